@@ -230,6 +230,14 @@ def test_decision_without_a_majority_is_false(scene: Scene) -> None:
     assert len(scene.broken) == 3
 
 
+def test_lone_member_decides_what_it_never_proposed_to_others(scene: Scene) -> None:
+    """Its record is a majority. It may have crashed before the proposal left, and decide after the restart."""
+    scene.ledger.decide_timestamp(Domain("group 1", (5,)), 5, 8, 27)
+    assert not scene.broken
+    scene.ledger.decide_timestamp(VOLATILE, 0, 8, 27)
+    assert scene.broken == ["chosen value"]
+
+
 def report_votes(scene: Scene, ballot: int, *reports: dict[int, tuple[int, str]]) -> None:
     for member, votes in enumerate(reports):
         scene.ledger.report_votes(VOLATILE, member, ballot, 0, votes)

@@ -12,10 +12,11 @@ delay (`assemble_simulation`), and a lone multicast is measured on bare processe
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from amcast.kernel.bundle import MAX_GATEWAYS
-from amcast.kernel.config import Config
+from amcast.kernel.config import Config, parse_config
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, State
 from amcast.kernel.process import Process
@@ -123,16 +124,25 @@ def assemble_simulation(
     gateways: bool = False,
     changes: bool = False,
     heartbeats: bool = True,
+    gateway_options: Mapping[str, Any] = MappingProxyType({}),
+    membership_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Assembly:
-    """The nodes and clients of a simulated run, with timeouts in proportion to the longest message delay."""
+    """The nodes and clients of a simulated run, with timeouts in proportion to the longest message delay, unless
+    options say otherwise."""
     retry_ns = (60 * scale_ns, 120 * scale_ns)
-    gateway = GatewayConfig(retry_ns=retry_ns, gather_ns=(8 * scale_ns, 12 * scale_ns)) if gateways else None
+    gateway, membership = None, None
+    if gateways:
+        defaults = {"retry_ns": retry_ns, "gather_ns": (8 * scale_ns, 12 * scale_ns)}
+        gateway = parse_config(GatewayConfig, {**defaults, **gateway_options}, "gateway")
+    if changes:
+        defaults = {"retry_ns": (30 * scale_ns, 60 * scale_ns)}
+        membership = parse_config(ReconfigurableConfig, {**defaults, **membership_options}, "membership")
     return Assembly(
         protocol,
         config,
         scale_node(scale_ns, gateway, heartbeats, readmits="amnesia" in protocol.claims.faults),
         SessionConfig(retry_ns=retry_ns, gateways=gateways),
-        ReconfigurableConfig(retry_ns=(30 * scale_ns, 60 * scale_ns)) if changes else None,
+        membership,
     )
 
 

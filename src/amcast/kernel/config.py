@@ -1,16 +1,24 @@
 """Settings and options as structs: frozen, validated when they are built, with errors that name the field."""
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from amcast.kernel.errors import UsageError
 
+SearchValues = Mapping[str, tuple[Any, ...]]
+"""By option, values to draw from."""
+
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of options and settings. Subclasses add fields with defaults and validate them in `__post_init__`; unknown
     fields are rejected."""
+
+    search_values: ClassVar[SearchValues] = {}
+    """By option: values that a search draws in place of the default. They are small limits, with which a short run
+    truncates, checkpoints and transfers as a long one does, and the other choices where an option is one of several."""
 
 
 C = TypeVar("C", bound=msgspec.Struct)

@@ -32,22 +32,38 @@ FAULTS: Final = (
     "skew",
     "leaders",
     "suspects",
+    "unreachable",
     "links",
     "crash",
+    "leave",
     "recovery",
     "amnesia",
     "emptied",
     "rollback",
 )
-"""Kinds of faults, mildest first. partition and loss only delay bodies, because links repair them; links: a link
-overflows and is reset, so that bodies in flight are lost (Skeen survives the former and not the latter). amnesia: a
-restarted process has lost its disk. The last two are faults of nodes that have data folders: emptied without a
-replacement, or replaced by an older copy."""
+"""Kinds of faults, mildest first. partition and loss only delay bodies, because links repair them; unreachable: a
+process is told, wrongly or not, that nobody is at a peer's address; links: a link overflows and is reset, so that
+bodies in flight are lost (Skeen survives the former and not the latter). leave: a process says farewell, stops and
+starts again. amnesia: a restarted process has lost its disk. The last two are faults of nodes that have data folders:
+emptied without a replacement, or replaced by an older copy."""
 
 FaultKind = Literal[
-    "pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash", "recovery", "amnesia",
-    "emptied", "rollback",
-]  # fmt: skip
+    "pause",
+    "slow",
+    "partition",
+    "loss",
+    "skew",
+    "leaders",
+    "suspects",
+    "unreachable",
+    "links",
+    "crash",
+    "leave",
+    "recovery",
+    "amnesia",
+    "emptied",
+    "rollback",
+]
 
 
 def majorities_survive(topology: Topology, crashed: frozenset[ProcessId]) -> bool:
@@ -126,7 +142,9 @@ class Spec:
     """How processes of the protocol open a bundle when they deliver it (`kernel/bundle.py`). None: they cannot, and
     nodes are no gateways."""
     goals: tuple[str, ...] = ()
-    """Names of notes that a thorough fuzz campaign must have seen."""
+    """Names of notes that a thorough search must have seen."""
+    recovery_goals: tuple[str, ...] = ()
+    """Names of further notes that a fuzz campaign must have seen that draws every claimed fault and small limits."""
     statements: Callable[[Topology, Any], StatementTable] | None = None
     """What the bodies and records of the protocol state, for a topology and the options: a simulated world judges them.
     None: it judges deliveries only."""

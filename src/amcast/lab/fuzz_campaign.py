@@ -1,12 +1,23 @@
-"""A fuzzing campaign: many seeds of one plan, on all cores. Results are counted, failures are kept."""
+"""A fuzzing campaign: many seeds of one plan, on all cores. Results are counted, failures are kept.
 
-from collections.abc import Callable, Iterator
+The plan is either whole, and every seed runs it with another schedule, or leaves its shape open, and every seed draws
+the rest of it (`simulation/inputs/swarm.py`).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from multiprocessing import get_context
+from typing import Any, Protocol
 
+from amcast.kernel.errors import UsageError
+from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
-from amcast.simulation.inputs.plan import Plan
+from amcast.parts.membership.messages import ReconfigurableConfig
+from amcast.parts.node.messages import GatewayConfig
+from amcast.simulation.inputs.plan import Plan, parse_plan
+from amcast.simulation.inputs.swarm import Swarm
 from amcast.simulation.schedulers.fuzz import FuzzOutcome
 
 CHUNK = 8
@@ -15,6 +26,48 @@ MAX_KEPT = 100
 """Failures that are kept with their scripts; more are only counted."""
 ENOUGH_RUNS = 50
 """Runs from which on a goal that was never reached makes a campaign untrustworthy."""
+
+
+class Campaigner(Protocol):
+    """What a campaign runs: a run for every seed."""
+
+    def prepare(self, seed: int) -> PreparedRun:
+        """The run of a seed."""
+
+
+@dataclass(frozen=True)
+class FixedRuns:
+    """The same run for every seed; only its schedule differs."""
+
+    plan: Plan
+
+    @cached_property
+    def _prepared(self) -> PreparedRun:
+        return prepare_run(self.plan)
+
+    def prepare(self, seed: int) -> PreparedRun:
+        return self._prepared
+
+
+@dataclass(frozen=True)
+class SwarmRuns:
+    """Another run for every seed: the seed draws what the plan leaves open."""
+
+    values: Mapping[str, Any]
+    """The plan as plain data."""
+    where: str = "plan"
+    """Names the plan in errors."""
+
+    @cached_property
+    def _swarm(self) -> Swarm:
+        spec = find_protocol(self.values["protocol"])
+        return Swarm(self.values, spec, GatewayConfig.search_values, ReconfigurableConfig.search_values)
+
+    def prepare(self, seed: int) -> PreparedRun:
+        try:
+            return prepare_run(parse_plan(self._swarm.draw(seed), self.where))
+        except UsageError as error:
+            raise UsageError(f"{error} (in the plan that seed {seed} draws; --no-swarm draws none)") from None
 
 
 @dataclass
@@ -42,7 +95,7 @@ class Campaign:
 
 
 def run_campaign(
-    prepared: PreparedRun,
+    runs: Campaigner,
     seeds: range,
     jobs: int = 1,
     keep_going: bool = False,
@@ -50,7 +103,7 @@ def run_campaign(
 ) -> Campaign:
     """Runs the seeds in order; stops at the first failure unless `keep_going`. The result does not depend on `jobs`."""
     result = Campaign()
-    outcomes = _one_by_one(prepared, seeds) if jobs <= 1 or len(seeds) <= CHUNK else _spread(prepared, seeds, jobs)
+    outcomes = _one_by_one(runs, seeds) if jobs <= 1 or len(seeds) <= CHUNK else _spread(runs, seeds, jobs)
     for outcome in outcomes:
         result.add(outcome)
         progress(result.runs)
@@ -59,15 +112,15 @@ def run_campaign(
     return result
 
 
-def _one_by_one(prepared: PreparedRun, seeds: range) -> Iterator[FuzzOutcome]:
+def _one_by_one(runs: Campaigner, seeds: range) -> Iterator[FuzzOutcome]:
     for seed in seeds:
-        yield fuzz_seed(prepared, seed)
+        yield fuzz_seed(runs.prepare(seed), seed)
 
 
-def _spread(prepared: PreparedRun, seeds: range, jobs: int) -> Iterator[FuzzOutcome]:
+def _spread(runs: Campaigner, seeds: range, jobs: int) -> Iterator[FuzzOutcome]:
     """Distributes the seeds in chunks over worker processes; results keep the order of the seeds."""
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (prepared.plan,)) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (runs,)) as pool:
         try:
             for outcomes in pool.map(_chunk, chunks):
                 yield from outcomes
@@ -75,16 +128,16 @@ def _spread(prepared: PreparedRun, seeds: range, jobs: int) -> Iterator[FuzzOutc
             pool.shutdown(cancel_futures=True)
 
 
-_prepared: PreparedRun
+_runs: Campaigner
 
 
-def _begin(plan: Plan) -> None:
-    global _prepared
-    _prepared = prepare_run(plan)
+def _begin(runs: Campaigner) -> None:
+    global _runs
+    _runs = runs
 
 
 def _chunk(seeds: range) -> list[FuzzOutcome]:
-    outcomes = [fuzz_seed(_prepared, seed) for seed in seeds]
+    outcomes = [fuzz_seed(_runs.prepare(seed), seed) for seed in seeds]
     for outcome in outcomes:
         if outcome.status == "holds":
             outcome.script = []

@@ -68,6 +68,8 @@ class PreparedRun:
             gateways=self.plan.gateways,
             changes=bool(self.changes),
             heartbeats=self.plan.heartbeats,
+            gateway_options=self.plan.gateway,
+            membership_options=self.plan.membership,
         )
 
     @property

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from amcast.kernel.diagnostics import ProcessStatus
 from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import ProcessId
@@ -59,6 +60,13 @@ class NarratedProcess:
 
     def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
         return self._process.attribute_to_messages(effects)
+
+    def status(self) -> ProcessStatus:
+        return self._process.status()
+
+    @property
+    def is_leader(self) -> bool:
+        return self._process.is_leader
 
     @property
     def topology(self) -> Topology:

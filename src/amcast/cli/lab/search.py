@@ -24,7 +24,7 @@ from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, pr
 from amcast.kernel.errors import UsageError
 from amcast.lab.exhaustive_search import SearchResult, list_patterns, search_patterns
 from amcast.lab.failure_scripts import make_script, prepare_script
-from amcast.lab.fuzz_campaign import run_campaign
+from amcast.lab.fuzz_campaign import Campaigner, FixedRuns, SwarmRuns, run_campaign
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.runs import PreparedRun, make_judge, prepare_run
 from amcast.simulation.inputs.plan import parse_plan
@@ -59,42 +59,63 @@ def fuzz(
     plan: PlanOption = None,
     faults: FaultsOption = None,
     script: ScriptOption = None,
+    swarm: Annotated[
+        bool | None,
+        typer.Option(
+            help="Each seed draws sizes, options, features and faults that plan and options leave open. Default: unless"
+            " there is a --plan."
+        ),
+    ] = None,
     keep_going: Annotated[bool, typer.Option(help="Continue after a failure.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes to use; 0: one per core.")] = 0,
     json: JsonFlag = False,
 ) -> None:
-    """Run many seeds, each with its own schedule, faults and bursts; check safety, then liveness after healing.
+    """Run many seeds, each with its own shape, schedule and faults; check safety, then liveness after healing.
 
-    Example: amcast fuzz --protocol skeen --seeds 0..5000
+    Without a plan each seed also draws how many groups, replicas, clients and messages there are, which of the claimed
+    faults happen, gateways, a change of members and the protocol's options with small limits (a swarm). Options given
+    here, and the fields of a --plan, are the same for all seeds. The script of a failure carries what its seed drew.
+
+    Examples: amcast fuzz --protocol skeen --seeds 0..5000   |   amcast fuzz -p primcast --replicas 5 --faults recovery
     """
     first, last = parse_seeds(seeds)
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
-    _fuzz_defaults(values, faults)
-    prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
+    where = f"plan {plan}" if plan else "flags"
+    is_swarm = plan is None if swarm is None else swarm
+    lay(values, "faults.profile", faults)
+    runs: Campaigner
+    if is_swarm:
+        runs = SwarmRuns(values, where)
+    else:
+        _fuzz_defaults(values, faults)
+        runs = FixedRuns(parse_plan(values, where))
+    prepared = runs.prepare(first)
     with show_progress("seeds", last - first + 1) as show:
-        found = run_campaign(prepared, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
+        found = run_campaign(runs, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
     failures = found.failures
-    missed = found.list_missed_goals(prepared.spec.goals)
+    goals = prepared.spec.goals + (prepared.spec.recovery_goals if is_swarm and not faults else ())
+    missed = found.list_missed_goals(goals)
+    kinds = find_protocol(values["protocol"]).claims.faults if is_swarm and not faults else prepared.kinds
     data: dict[str, Any] = {
         "protocol": prepared.spec.name,
         "verdict": "violated" if failures else "unknown" if missed else "holds",
         "seeds": [first, last],
-        "faults": sorted(prepared.kinds),
+        "swarm": is_swarm,
+        "faults": sorted(kinds),
         "runs": found.runs,
         **found.tally,
-        "goals": {goal: found.notes.get(goal, 0) for goal in prepared.spec.goals},
+        "goals": {goal: found.notes.get(goal, 0) for goal in goals},
         "goals_missed": missed,
         "failures": [{"seed": o.seed, "status": o.status, "story": o.story, "steps": o.steps} for o in failures],
     }
     if failures:
-        kept = _write_script(
-            make_script(prepared, failures[0]), script, f"{prepared.spec.name}-fuzz-{failures[0].seed}"
-        )
+        name = f"{prepared.spec.name}-fuzz-{failures[0].seed}"
+        kept = _write_script(make_script(runs.prepare(failures[0].seed), failures[0]), script, name)
         data["script"] = str(kept)
     if json:
         print_json(data)
     else:
-        _print_fuzz(prepared, data, failures)
+        _print_fuzz(data, failures)
     raise typer.Exit(EXIT_CODES[data["verdict"]])
 
 
@@ -144,11 +165,10 @@ def _write_script(script: Script, target: Path | None, name: str) -> Path:
     return target
 
 
-def _print_fuzz(prepared: PreparedRun, data: dict[str, Any], failures: list[FuzzOutcome]) -> None:
-    faults = ", ".join(sorted(prepared.kinds)) or "none"
-    out.print(
-        f"{data['protocol']}: {data['runs']} runs, seeds {data['seeds'][0]}..{data['seeds'][1]}, faults: {faults}"
-    )
+def _print_fuzz(data: dict[str, Any], failures: list[FuzzOutcome]) -> None:
+    faults = ", ".join(data["faults"]) or "none"
+    seeds = f"seeds {data['seeds'][0]}..{data['seeds'][1]}"
+    out.print(f"{data['protocol']}: {data['runs']} runs, {seeds}, faults: {'some of ' * data['swarm']}{faults}")
     out.print(f"{data['holds']} hold, {data['violated']} violated, {data['stuck']} stuck")
     for goal in data["goals_missed"]:
         err.print(f"goal {goal!r} was never reached: these runs are too tame to trust")

@@ -123,6 +123,7 @@ class Log:
             self.floor = max(self.floor, min(self.checkpoint_end, self.retain_from))
         self.checkpoint_end = end
         self.checkpoint = checkpoint
+        self.owner.note("truncated" if self.floor else "checkpointed", value=float(end))
         self._truncate()
 
     def retained_values(self) -> tuple[int, tuple[Value, ...]]:

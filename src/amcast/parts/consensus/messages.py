@@ -5,9 +5,11 @@ protocol, so that a value needs no encoding of its own: a kind that the protocol
 timestamp, and the message itself where it must travel.
 """
 
+from typing import ClassVar
+
 from msgspec import Struct
 
-from amcast.kernel.config import Config
+from amcast.kernel.config import Config, SearchValues
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.units import MILLISECOND
@@ -31,6 +33,7 @@ Vote = tuple[int, int, Value]
 class PaxosConfig(Config, frozen=True):
     """Settings of every protocol whose groups agree by Paxos."""
 
+    search_values: ClassVar[SearchValues] = {"keep": (1, 2, 3, 4)}
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
     """How long a process waits before it repeats a body that had no effect, or requests one that did not arrive."""
     keep: int = 256

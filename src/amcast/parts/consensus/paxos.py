@@ -156,6 +156,7 @@ class Paxos:
         if not records and self.place >= 0:
             self._join()
         else:
+            self.owner.note("replayed", value=float(len(records)))
             for teacher in self.catch_up_peers:
                 self.log.send_status(teacher)
         return ready

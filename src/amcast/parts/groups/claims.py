@@ -13,10 +13,32 @@ from amcast.kernel.spec import Claims, FaultKind, majorities_survive
 
 LINK_FAULTS: Final[frozenset[FaultKind]] = frozenset({"pause", "slow", "partition", "loss", "skew"})
 """Faults that a protocol for processes that do not crash survives."""
-CRASH_FAULTS: Final[frozenset[FaultKind]] = LINK_FAULTS | {"leaders", "links", "crash", "recovery", "amnesia"}
+CRASH_FAULTS: Final[frozenset[FaultKind]] = LINK_FAULTS | {
+    "leaders",
+    "unreachable",
+    "links",
+    "crash",
+    "leave",
+    "recovery",
+    "amnesia",
+}
 """Faults that groups survive that agree by majorities and have durable state."""
 MAJORITY_CLAIMS: Final = Claims(genuine="strict", faults=CRASH_FAULTS, tolerates=majorities_survive, ranked=True)
 """Claims of genuine protocols whose groups survive these faults and order by timestamps; delays are per protocol."""
+PAXOS_RECOVERY_GOALS: Final = (
+    "led",
+    "replayed",
+    "checkpointed",
+    "truncated",
+    "transferred",
+    "installed",
+    "admitted",
+    "restarted-after-admission",
+)
+"""Recovery of groups that agree by Paxos: a log that is replayed, checkpointed, truncated and sent as a state, and
+a member that lost its disk, was readmitted, and started from its new disk."""
+LEADER_RECOVERY_GOALS: Final = ("replayed", "checkpointed", "trimmed", "installed", "restarted-after-admission")
+"""The same for groups with a leader of their own."""
 
 
 def replicate_claims(single: Claims) -> Claims:

@@ -203,6 +203,7 @@ class LeaderGroupMember(Process, Generic[I]):
         else:
             self._set_durable()
             self._records_since_checkpoint = len(records)
+            self.note("replayed", value=float(len(records)))
             self._role = "member"
             self._is_lagging = True
             self._send_after_persist(self._other_members, self._sync_request(True))
@@ -234,6 +235,7 @@ class LeaderGroupMember(Process, Generic[I]):
 
     def _persist_checkpoint(self, checkpoint: Record) -> None:
         self.persist(checkpoint, replaces=True)
+        self.note("trimmed" if self._history_start else "checkpointed", value=float(self._records_since_checkpoint))
         self._checkpoint_due = False
         self._records_since_checkpoint = 0
         self._set_durable()

@@ -1,8 +1,10 @@
 """Bodies, records and states of groups with a leader: what PrimCast and White-Box have in common."""
 
+from typing import ClassVar
+
 from msgspec import Struct
 
-from amcast.kernel.config import Config
+from amcast.kernel.config import Config, SearchValues
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.units import MILLISECOND
@@ -10,6 +12,7 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 
 class LeaderGroupConfig(Config, frozen=True):
+    search_values: ClassVar[SearchValues] = {"keep": (1, 2, 3, 4)}
     repair_ns: tuple[int, int] = (1000 * MILLISECOND, 1500 * MILLISECOND)
     """How long a member waits before it requests what should have arrived."""
     keep: int = 256

@@ -1,7 +1,8 @@
 """Bodies, log entries and states of groups that agree on timestamps."""
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
+from amcast.kernel.config import SearchValues
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, RingAccept
@@ -20,6 +21,11 @@ FINAL: Final = 3
 class TimestampConfig(PaxosConfig, frozen=True):
     """Settings of every protocol whose groups agree on timestamps."""
 
+    search_values: ClassVar[SearchValues] = {
+        **PaxosConfig.search_values,
+        "consensus": ("paxos", "ring"),
+        "confirmation_batch": (1, 2, 4),
+    }
     consensus: Literal["paxos", "ring"] = "paxos"
     """How a group agrees: plain Paxos, or Ring Paxos (as in 004)."""
     confirmation_batch: int = 64

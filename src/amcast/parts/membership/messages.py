@@ -1,11 +1,11 @@
 """Bodies, records and states of reconfiguration."""
 
 from functools import cache
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 import msgspec
 
-from amcast.kernel.config import Config
+from amcast.kernel.config import Config, SearchValues
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.units import MILLISECOND
@@ -16,6 +16,7 @@ from amcast.parts.ordering.messages import DeliveredRange
 class ReconfigurableConfig(Config, frozen=True):
     """Settings of reconfiguration."""
 
+    search_values: ClassVar[SearchValues] = {"max_early_bodies": (1, 3, 20), "max_old_instances": (1, 2)}
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
     """How long a process that lags behind, or joins, waits before it asks the members of its group again."""
     max_early_bodies: int = 10_000

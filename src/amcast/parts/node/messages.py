@@ -1,10 +1,10 @@
 """Bodies, states and settings of nodes: leader oracle, gateway, replies."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import field
 
-from amcast.kernel.config import Config
+from amcast.kernel.config import Config, SearchValues
 from amcast.kernel.events import Event
 from amcast.kernel.folder import Condition, FolderState, KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -118,6 +118,11 @@ class OmegaState(State, frozen=True):
 class GatewayConfig(Config, frozen=True):
     """Settings of gateways."""
 
+    search_values: ClassVar[SearchValues] = {
+        "max_in_flight": (1, 2),
+        "bundle_messages": (1, 2, 3),
+        "bundle_bytes": (1, 100),
+    }
     retry_ns: tuple[int, int] = (1000 * MILLISECOND, 2000 * MILLISECOND)
     """How long a gateway waits for replies to a bundle before it requests it from all members."""
     max_in_flight: int = 1

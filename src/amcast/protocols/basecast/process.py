@@ -23,7 +23,7 @@ from amcast.kernel.ids import MessageId
 from amcast.kernel.spec import Spec
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
-from amcast.parts.groups.claims import MAJORITY_CLAIMS
+from amcast.parts.groups.claims import MAJORITY_CLAIMS, PAXOS_RECOVERY_GOALS
 from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.statements import build_timestamp_table
 from amcast.parts.groups.timestamped import TimestampedGroup
@@ -69,4 +69,5 @@ SPEC = Spec(
     ),
     role_of=role_of,
     goals=("waited", "early", "led", "asked", "admitted"),
+    recovery_goals=PAXOS_RECOVERY_GOALS,
 )

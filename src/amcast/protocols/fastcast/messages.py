@@ -1,5 +1,8 @@
 """Settings, bodies and states of FastCast beyond BaseCast."""
 
+from typing import ClassVar
+
+from amcast.kernel.config import SearchValues
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, State
 from amcast.parts.groups.timestamped_messages import TimestampConfig, TimestampState
@@ -8,6 +11,7 @@ from amcast.parts.groups.timestamped_messages import TimestampConfig, TimestampS
 class FastCastConfig(TimestampConfig, frozen=True):
     """Settings of FastCast."""
 
+    search_values: ClassVar[SearchValues] = {**TimestampConfig.search_values, "wrong_guesses": (False, False, True)}
     wrong_guesses: bool = False
     """Make every guess wrong, so that every global message takes the slow path."""
 

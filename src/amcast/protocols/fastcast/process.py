@@ -28,7 +28,7 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
-from amcast.parts.groups.claims import MAJORITY_CLAIMS
+from amcast.parts.groups.claims import MAJORITY_CLAIMS, PAXOS_RECOVERY_GOALS
 from amcast.parts.groups.pending_timestamps import TimestampPending
 from amcast.parts.groups.statements import build_timestamp_table
 from amcast.parts.groups.timestamped import TimestampedGroup
@@ -245,4 +245,5 @@ SPEC = Spec(
     ),
     role_of=role_of,
     goals=("fast", "slow", "waited", "early", "led", "asked", "admitted"),
+    recovery_goals=PAXOS_RECOVERY_GOALS,
 )

@@ -1,7 +1,8 @@
 """Bodies and snapshots of FlexCast."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from amcast.kernel.config import SearchValues
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.groups.replicated_messages import ReplicatedConfig
@@ -13,6 +14,11 @@ reply to the n-th notification of g."""
 
 
 class FlexCastConfig(ReplicatedConfig, frozen=True):
+    search_values: ClassVar[SearchValues] = {
+        **ReplicatedConfig.search_values,
+        "flush_every": (1, 2, 5, 20),
+        "notify": ("all", "next"),
+    }
     order: tuple[GroupId, ...] = ()
     """The groups from lowest to highest; default: in the order of their ids."""
     flush_every: int = 256

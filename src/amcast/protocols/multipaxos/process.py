@@ -34,7 +34,7 @@ from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, CheckpointReady, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
 from amcast.parts.consensus.statements import build_paxos_table
-from amcast.parts.groups.claims import CRASH_FAULTS
+from amcast.parts.groups.claims import CRASH_FAULTS, PAXOS_RECOVERY_GOALS
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.multipaxos.messages import (
     CheckpointStored,
@@ -328,4 +328,5 @@ SPEC = Spec(
     contacts=make_contacts(MultiPaxosConfig()),
     make_contacts=make_contacts,
     goals=("led", "admitted"),
+    recovery_goals=PAXOS_RECOVERY_GOALS,
 )

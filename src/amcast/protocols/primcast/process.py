@@ -65,7 +65,7 @@ from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of
-from amcast.parts.groups.claims import MAJORITY_CLAIMS
+from amcast.parts.groups.claims import LEADER_RECOVERY_GOALS, MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember
 from amcast.parts.groups.leader_group_messages import AdmissionVote, Entry, JoinRequest, LeaderGroupState, Nack
 from amcast.parts.ordering.clocks import QuorumClock, next_hybrid, next_logical
@@ -1358,6 +1358,7 @@ SPEC = Spec(
     open_bundle=bundle_messages,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
     statements=build_statement_table,
+    recovery_goals=LEADER_RECOVERY_GOALS,
 )
 
 HYBRID = replace(

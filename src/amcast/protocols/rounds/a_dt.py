@@ -411,7 +411,9 @@ SPEC = Spec(
     states=(ADtState, RoundsState),
     claims=Claims(
         genuine="no",
-        faults=frozenset({"pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "links", "crash"}),
+        faults=frozenset(
+            {"pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "unreachable", "links", "crash"}
+        ),
         tolerates=tolerates,
         ranked=True,
         quiescent=False,
@@ -422,4 +424,5 @@ SPEC = Spec(
     contacts=contact,
     role_of=role_of,
     goals=("hurried", "asked", "led", "removed", "returned", "again"),
+    recovery_goals=("checkpointed", "truncated", "transferred", "installed"),
 )

@@ -32,7 +32,7 @@ from amcast.kernel.spec import Claims, Spec, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.consensus.quorum import role_of
-from amcast.parts.groups.claims import CRASH_FAULTS
+from amcast.parts.groups.claims import CRASH_FAULTS, PAXOS_RECOVERY_GOALS
 from amcast.protocols.rounds.messages import (
     BODIES,
     ANgState,
@@ -272,4 +272,5 @@ SPEC = Spec(
     contacts=contact,
     role_of=role_of,
     goals=("hurried", "asked", "led", "admitted"),
+    recovery_goals=PAXOS_RECOVERY_GOALS,
 )

@@ -1,5 +1,8 @@
 """Bodies, snapshots and settings of the round-based protocols, A_ng and A_dt."""
 
+from typing import ClassVar
+
+from amcast.kernel.config import SearchValues
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.units import MILLISECOND
@@ -11,6 +14,7 @@ Messages = tuple[Message, ...]
 
 
 class RoundsConfig(PaxosConfig, frozen=True):
+    search_values: ClassVar[SearchValues] = {**PaxosConfig.search_values, "kappa": (0, 1, 3), "eta": (1, 2, 3)}
     kappa: int = 1
     """Instances between the end of a round and the delivery of its global messages."""
     eta: int = 1
@@ -107,6 +111,7 @@ class ANgState(State, frozen=True):
 class ADtConfig(RoundsConfig, frozen=True):
     """The settings of A_dt beyond those of all round-based protocols."""
 
+    search_values: ClassVar[SearchValues] = {**RoundsConfig.search_values, "patience": (1, 2, 4)}
     idle_ns: tuple[int, int] = (50 * MILLISECOND, 50 * MILLISECOND)
     linger: int = 1024
     """Rounds for which every process retains a batch after its delivery. A group that is cut off for longer cannot

@@ -23,7 +23,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
+from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, replicate_claims
 from amcast.parts.groups.replicated import replicate
 from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.statements import build_replicated_table
@@ -180,4 +180,5 @@ SPEC = Spec(
     claims=replicate_claims(UNREPLICATED),
     unreplicated=UNREPLICATED,
     goals=("waited", "early"),
+    recovery_goals=PAXOS_RECOVERY_GOALS,
 )

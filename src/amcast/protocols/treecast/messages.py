@@ -1,5 +1,8 @@
 """Bodies and snapshots of TreeCast."""
 
+from typing import ClassVar
+
+from amcast.kernel.config import SearchValues
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.groups.replicated_messages import ReplicatedConfig
@@ -7,6 +10,7 @@ from amcast.parts.ordering.messages import DeliveredRange
 
 
 class TreeCastConfig(ReplicatedConfig, frozen=True):
+    search_values: ClassVar[SearchValues] = {**ReplicatedConfig.search_values, "confirm": (True, False)}
     edges: tuple[tuple[GroupId, GroupId], ...] = ()
     """The tree as [parent, child] pairs; default: a binary tree in the order of the groups' ids."""
     confirm: bool = True

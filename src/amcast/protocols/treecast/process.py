@@ -28,7 +28,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import LINK_FAULTS, replicate_claims
+from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, replicate_claims
 from amcast.parts.groups.replicated import replicate
 from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.statements import build_replicated_table
@@ -188,4 +188,5 @@ SPEC = Spec(
     contacts=make_contacts(TreeCastConfig()),
     make_contacts=make_contacts,
     goals=("passed", "confirmed"),
+    recovery_goals=PAXOS_RECOVERY_GOALS,
 )

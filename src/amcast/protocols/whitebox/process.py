@@ -46,7 +46,7 @@ from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import role_of
-from amcast.parts.groups.claims import MAJORITY_CLAIMS
+from amcast.parts.groups.claims import LEADER_RECOVERY_GOALS, MAJORITY_CLAIMS
 from amcast.parts.groups.leader_group import LeaderGroupMember, find_new_losses
 from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
@@ -905,4 +905,5 @@ SPEC = Spec(
     role_of=role_of,
     goals=("waited", "epoch", "reproposed", "asked", "caught-up", "nack", "admitted", "forwarded"),
     statements=build_statement_table,
+    recovery_goals=LEADER_RECOVERY_GOALS,
 )

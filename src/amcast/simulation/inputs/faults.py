@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from amcast.kernel.errors import UsageError
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.spec import FAULTS, Claims
 from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.disk_faults import RATE, draw_disk_fault, draw_torn
@@ -215,9 +215,14 @@ class FaultInjector:
         self._crashed_for_good: set[ProcessId] = set()
         """Processes that crashed for good."""
         self._lost_disks: set[ProcessId] = set()
-        """Processes restarted with an empty disk: they count for no quorum until they have caught up."""
-        self._emptied: set[ProcessId] = set()
-        """Those of them whose disk was emptied, not damaged."""
+        """Processes that lost their disk: they count for no quorum until their group has readmitted them."""
+        self._emptied: dict[ProcessId, int] = {}
+        """The incarnations of which processes last lost the whole disk."""
+        self._readmitted: set[ProcessId] = set()
+        """Processes that lost their disk and have, on the new one, the records with which their group readmitted them.
+        They may crash again, and count again for quorums."""
+        self._farewells: dict[ProcessId, int] = {}
+        """The incarnations in which processes said farewell."""
         self._emptied_folders: set[ProcessId] = set()
         """Processes that were started with an emptied folder: their group refuses them until they are replaced."""
 
@@ -225,6 +230,7 @@ class FaultInjector:
         """Draws a fault and the actions that end it (performed some time later); nothing if no fault fits."""
         if not self._kinds:
             return ()
+        self._find_readmitted(world)
         if world.storage and "recovery" in self._kinds and self._random.random() < RATE:
             return self._disk_fault(world)
         kind = self._random.choice(self._kinds)
@@ -236,14 +242,49 @@ class FaultInjector:
             "skew": self._skew,
             "leaders": self._leaders,
             "suspects": self._suspects,
+            "unreachable": self._unreachable,
             "links": self._links,
             "crash": self._crash,
+            "leave": self._leave,
             "recovery": self._recovery,
             "amnesia": self._amnesia,
             "emptied": self._empty_folder,
             "rollback": self._roll_back_folder,
         }
         return draws[kind](world)
+
+    def draw_crash(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        """Draws how a process crashes at this moment, and the actions that end it; nothing if it may not."""
+        kinds = [kind for kind in ("crash", "recovery", "recovery", "amnesia") if kind in self._kinds]
+        is_server = process in world.processes and world.topology.group_of(process) is not None
+        if not kinds or not is_server or self._has_left(world, process):
+            return ()
+        self._find_readmitted(world)
+        draws = {"crash": self._crash_for_good, "recovery": self._restart, "amnesia": self._forget}
+        return draws[self._random.choice(kinds)](world, process)
+
+    def is_readmitted(self, process: ProcessId) -> bool:
+        """Whether a process lost its disk once, and was readmitted with a new one."""
+        return process in self._readmitted
+
+    def _find_readmitted(self, world: World) -> None:
+        """Finds the processes whose group has readmitted them, and whose disk says so."""
+        for process in sorted(self._lost_disks & self._emptied.keys()):
+            disk = world.disks[process]
+            if process not in world.processes or self._is_emptied(world, process) or disk.busy or not disk.records:
+                continue
+            if world.processes[process].status().get("joined", 1):
+                self._lost_disks.discard(process)
+                self._readmitted.add(process)
+
+    def _is_emptied(self, world: World, process: ProcessId) -> bool:
+        """Whether a process must start with an empty disk: it has lost its disk and not started again since, or its
+        folder was emptied, and its group refuses it until it is replaced."""
+        return process in self._emptied_folders or self._emptied.get(process) == world.incarnations[process]
+
+    def _has_left(self, world: World, process: ProcessId) -> bool:
+        """Whether a process has said farewell and not started again since: nobody trusts it."""
+        return self._farewells.get(process) == world.incarnations[process]
 
     def list_healing(self, world: World) -> list[Fault]:
         """The actions that bring the system to the state that the claims presume."""
@@ -257,10 +298,13 @@ class FaultInjector:
         back = sorted(
             process for process in world.down if process not in self._crashed_for_good and process not in world.absent
         )
-        healing += [Recover(process, self._is_emptied(process)) for process in back]
+        healing += [Recover(process, self._is_emptied(world, process)) for process in back]
         for process in sorted(self._emptied_folders - set(back)):
             if process in world.processes:
                 healing += [Crash(process), Recover(process, True)]
+        for process in sorted(self._farewells):
+            if process in world.processes and self._has_left(world, process) and process not in self._emptied_folders:
+                healing += [Crash(process, self._draw_kept(world, process)), Recover(process)]
         return healing
 
     def list_stable_leaders(self, world: World) -> list[Fault]:
@@ -315,16 +359,29 @@ class FaultInjector:
 
     def _skew(self, world: World) -> tuple[Fault, ...]:
         process = self._random.choice(world.topology.processes)
-        offset = self._random.choice((-100, -3, 3, 100)) * self._scale_ns
+        offset = self._random.choice((-5000, -100, -3, 3, 100, 5000)) * self._scale_ns
         return (Skew(process, offset, self._random.choice((0.0, 0.0, -0.01, 0.01))),)
 
     def _leaders(self, world: World) -> tuple[Fault, ...]:
         group = self._random.choice(world.topology.groups)
+        if len(world.topology.members(group)) > 2 and self._random.random() < 0.3:
+            return self._duel(world.topology.members(group), group)
         leader = self._random.choice(world.topology.members(group))
         listeners = [process for process in sorted(world.processes) if process not in world.paused]
         if listeners and self._random.random() < 0.7:
             return (Suggest(self._random.choice(listeners), group, leader),)
         return tuple(Suggest(process, group, leader) for process in world.topology.members(group))
+
+    def _duel(self, members: Sequence[ProcessId], group: GroupId) -> tuple[Fault, ...]:
+        """Two members are told in turns that they lead, while a third one hears nobody in the group for some time: what
+        it promised and voted for before is old when it is heard again."""
+        one, other, third = self._random.sample(list(members), 3)
+        turns = [Suggest(rival, group, rival) for rival in (one, other, one, other)]
+        if "partition" not in self._kinds:
+            return tuple(turns)
+        pairs = [(third, member) for member in members if member != third]
+        links = tuple(pairs + [(member, third) for member in members if member != third])
+        return (Block(links), Heal(links), *turns)
 
     def _suspects(self, world: World) -> tuple[Fault, ...]:
         group = self._random.choice(world.topology.groups)
@@ -335,10 +392,31 @@ class FaultInjector:
         one, other = self._random.sample(world.topology.processes, 2)
         return (Renew(one, other),)
 
+    def _unreachable(self, world: World) -> tuple[Fault, ...]:
+        """A process is told that nobody is at another's address: the truth, if a process is down."""
+        process = self._random.choice(self._up(world) or list(world.topology.servers))
+        group = world.topology.group_of(process)
+        peers = [peer for peer in world.topology.processes if peer != process]
+        near = [peer for peer in peers if world.topology.group_of(peer) == group]
+        down = [peer for peer in peers if peer in world.down]
+        chosen = self._random.choice([kind for kind in (peers, near, near, down) if kind] or [[]])
+        return (Unreachable(process, self._random.choice(chosen)),) if chosen else ()
+
+    def _leave(self, world: World) -> tuple[Fault, ...]:
+        """A process says farewell, stops soon after and starts again."""
+        process = self._choose_victim(world)
+        if process is None or world.farewell is None or process in world.paused or not world.disks[process].records:
+            return ()
+        if process in self._emptied_folders:
+            return ()
+        self._farewells[process] = world.incarnations[process]
+        return (Leave(process), Crash(process, self._draw_kept(world, process)), Recover(process))
+
     def _crash(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
-        if process is None:
-            return ()
+        return () if process is None else self._crash_for_good(world, process)
+
+    def _crash_for_good(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
         crashed = self._choose_crashes(world, process)
         self._crashed_for_good.update(crashed)
         return tuple(Crash(one, self._draw_kept(world, one)) for one in crashed)
@@ -362,10 +440,13 @@ class FaultInjector:
 
     def _recovery(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
-        if process is None:
-            return ()
+        return () if process is None else self._restart(world, process)
+
+    def _restart(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        if not world.disks[process].records:
+            return self._forget(world, process)  # it would start with an empty disk
         crash = Crash(process, self._draw_kept(world, process), draw_torn(world, self._random))
-        return (crash, Recover(process, self._is_emptied(process)))
+        return (crash, Recover(process, process in self._emptied_folders))
 
     def _disk_fault(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
@@ -377,22 +458,25 @@ class FaultInjector:
         return draw_disk_fault(world, process, self._random, lambda process: self._may_lose(world, process))
 
     def _may_lose(self, world: World, process: ProcessId) -> bool:
-        """Whether a process may lose its records; then it counts as one that has."""
+        """Whether a process may lose its records; then it counts as one that has. Nobody can tell when it is whole
+        again: it may not even know that its records are old."""
         if "amnesia" not in self._kinds or not self._is_tolerated(world, (process,)):
             return False
         self._lost_disks.add(process)
+        self._readmitted.discard(process)
+        self._emptied.pop(process, None)
         return True
-
-    def _is_emptied(self, process: ProcessId) -> bool:
-        """Whether a process must restart with an empty disk. One whose folder was damaged finds that out itself."""
-        return process in self._emptied
 
     def _amnesia(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
-        if process is None or not self._is_tolerated(world, (process,)):
+        return () if process is None else self._forget(world, process)
+
+    def _forget(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        if "amnesia" not in self._claims.faults or not self._is_tolerated(world, (process,)):
             return ()
         self._lost_disks.add(process)
-        self._emptied.add(process)
+        self._emptied[process] = world.incarnations[process]
+        self._readmitted.discard(process)
         return (Crash(process), Recover(process, True))
 
     def _empty_folder(self, world: World) -> tuple[Fault, ...]:
@@ -401,7 +485,7 @@ class FaultInjector:
         if process not in world.folders or not self._is_tolerated(world, (process,)):
             return ()
         self._lost_disks.add(process)
-        self._emptied.add(process)
+        self._readmitted.discard(process)
         self._emptied_folders.add(process)
         return (Crash(process), Recover(process, emptied=True), Crash(process), Recover(process, True))
 
@@ -414,11 +498,19 @@ class FaultInjector:
         if not depth:
             return ()
         self._lost_disks.add(process)
+        self._readmitted.discard(process)
+        self._emptied.pop(process, None)
         return (Crash(process), Recover(process, rolled_back=depth))
 
     def _choose_victim(self, world: World) -> ProcessId | None:
-        up = self._up(world)
-        return self._random.choice(up) if up else None
+        """A server that is up; often one that a crash may hurt: one with records that are not durable, or a leader."""
+        up = [process for process in self._up(world) if not self._has_left(world, process)]
+        if not up:
+            return None
+        busy = [process for process in up if world.disks[process].busy]
+        leading = [process for process in up if world.processes[process].is_leader]
+        preferred = self._random.choice((up, up, busy, leading)) or up
+        return self._random.choice(preferred)
 
     def _draw_kept(self, world: World, process: ProcessId) -> int:
         return self._random.randint(0, len(world.disks[process].waiting))

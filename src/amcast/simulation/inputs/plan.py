@@ -96,6 +96,10 @@ class Plan(Config, frozen=True):
     needs."""
     gateways: bool = False
     """Whether nodes bundle the messages of their clients, as in a live cluster; clients then ask one node."""
+    gateway: dict[str, Any] = field(default_factory=dict)
+    """Options of gateways, over those that fit the network."""
+    membership: dict[str, Any] = field(default_factory=dict)
+    """Options of reconfiguration, over those that fit the network."""
     until_ns: int = 0
     """Ends the run at this time, finished or not; 0 lets it finish."""
     settle_ns: int = 0

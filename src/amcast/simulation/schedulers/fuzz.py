@@ -1,7 +1,8 @@
 """The random scheduler: a seed draws everything that a run leaves open, faults included; then liveness is demanded.
 
-The seed also draws a style of drawing: even or starved links, single events or bursts, how often timers overtake
-messages. A run ends healed: blocked links open, paused processes resume, crashed ones that may come back do, and then
+The seed also draws a style of drawing: even or starved links, single events or bursts, fast or slow disks, how often
+timers overtake messages, whether processes crash just when they have written or delivered. A
+run ends healed: blocked links open, paused processes resume, crashed ones that may come back do, and then
 every due delivery must happen within a stated number of steps.
 """
 
@@ -24,14 +25,32 @@ from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.narration import describe_failure
 from amcast.simulation.schedulers.heal import has_due_deliveries
 from amcast.simulation.schedulers.pending_actions import PendingActions
-from amcast.simulation.world.actions import AnyAction, Arrive, Change, Drop, Fault, Fire, Multicast, Repeat, Sync
+from amcast.simulation.world.actions import (
+    AnyAction,
+    Arrive,
+    Change,
+    Collect,
+    Drop,
+    Fault,
+    Fire,
+    Multicast,
+    Recover,
+    Repeat,
+    Sync,
+)
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, can_change, list_planned_topologies
 from amcast.simulation.world.world import NO_NODES, NodeBodies, Pair, World
 from amcast.trace.recorder import Recorder
 
 SETTLE_STEPS: Final = 60_000
-"""The liveness bound: steps after healing within which every due delivery must happen."""
+"""The liveness bound: steps after healing within which every due delivery must happen, ..."""
+SETTLE_STEPS_PER_MESSAGE: Final = 1_000
+"""... and how many more there are for each message that is multicast after healing."""
+LONG_RUN: Final = 60
+"""Messages from which on a run is long: its faults go on for longer, and come less often."""
+READMITTED: Final = "restarted-after-admission"
+"""Counted as a note: a process that lost its disk, and was readmitted, started from its new disk."""
 
 Status = Literal["holds", "violated", "stuck"]
 Judge = Callable[[World, Recorder, bool], str | None]
@@ -88,23 +107,39 @@ class FuzzStyle:
 
     fault_steps: int
     fault_rate: float
+    fault_length: int
+    """The most steps until a fault ends."""
+    strike: Literal["", "persist", "delivery"]
+    """After which steps a process crashes now and then: those that leave a record to be written, or that deliver."""
+    strike_rate: float
     timer_rate: float
     burst_rate: float
     starved_share: float
-    """Share of links that are chosen a hundred times less often."""
+    """Share of links, each in one direction, that are chosen a hundred times less often."""
     multicast_rate: float
     """Probability that a client multicasts, if one may."""
+    sync_rates: tuple[float, ...]
+    """The rates at which disks become durable; each process draws one. A slow disk keeps the time between what a
+    process says and what it has made durable open."""
+    collecting_share: float
+    """Share of servers that take the requests of clients together, as a live host hands them over."""
     uses_codec: bool
 
 
-def draw_style(random: Random, faulty: bool) -> FuzzStyle:
+def draw_style(random: Random, faulty: bool, messages: int = 8) -> FuzzStyle:
+    is_long = messages >= LONG_RUN
     return FuzzStyle(
-        fault_steps=random.choice((40, 150, 500)),
-        fault_rate=random.choice((0.01, 0.04, 0.12)) if faulty else 0.0,
+        fault_steps=random.choice((500, 1500, 4000) if is_long else (40, 150, 500)),
+        fault_rate=random.choice((0.01, 0.04, 0.12)) / (3 if is_long else 1) if faulty else 0.0,
+        fault_length=random.choice((20, 120, 120, 600)),
+        strike=random.choice(("", "", "persist", "delivery")) if faulty else "",
+        strike_rate=random.choice((0.02, 0.1, 0.3)) / (5 if is_long else 1),
         timer_rate=random.choice((0.0, 0.01, 0.1)),
         burst_rate=random.choice((0.0, 0.0, 0.3, 0.9)),
         starved_share=random.choice((0.0, 0.2, 0.6)),
         multicast_rate=random.choice((0.02, 0.2, 0.9)),
+        sync_rates=random.choice(((0.4,), (0.9,), (0.1,), (0.02,), (0.02, 0.4), (0.02, 0.1, 0.9))),
+        collecting_share=random.choice((0.0, 0.0, 0.3, 1.0)),
         uses_codec=random.random() < 0.1,
     )
 
@@ -117,7 +152,7 @@ class Fuzzer(PendingActions):
         self.case = case
         self.seed = seed
         self._random = make_stream(seed, "fuzz")
-        self.style = draw_style(self._random, bool(case.kinds))
+        self.style = draw_style(self._random, bool(case.kinds), case.messages)
         self.recorder = recorder
         self.storage = draw_storage(make_stream(seed, "storage")) if case.storage else 0
         self.world = World(
@@ -147,20 +182,24 @@ class Fuzzer(PendingActions):
         self._ends: list[tuple[int, Fault]] = []
         """Actions that end faults, and at which step."""
         self._weights: dict[Pair, float] = {}
+        self._sync_rates = {process: self._random.choice(self.style.sync_rates) for process in case.topology.processes}
         self._lossy = case.links == "raw"
 
     def run(self, judge: Judge) -> FuzzOutcome:
         world = self.world
         try:
             world.start()
+            self._collect_requests()
             while world.steps < self.style.fault_steps and not self._is_finished():
                 self._inject_faults()
+                before = world.deliveries
                 if not self._step(fair=False):
                     break
                 if world.violations:
                     break
+                self._strike(world.deliveries > before)
             self._heal()
-            bound = world.steps + SETTLE_STEPS
+            bound = world.steps + SETTLE_STEPS + SETTLE_STEPS_PER_MESSAGE * self.load.remaining
             while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
                 pass
             self._drain()
@@ -181,21 +220,41 @@ class Fuzzer(PendingActions):
             return False
         return not self._changes and are_changes_done(self.world) and not has_due_deliveries(self.world)
 
+    def _collect_requests(self) -> None:
+        share = self.style.collecting_share
+        for process in self.world.topology.servers if share else ():
+            if self._random.random() < share:
+                self._perform(Collect(process))
+
     def _inject_faults(self) -> None:
         for due in [due for due in self._ends if due[0] <= self.world.steps]:
             self._ends.remove(due)
             self._perform(due[1])
         if self._random.random() < self.style.fault_rate:
-            drawn = self._injector.draw(self.world)
-            if drawn:
-                self._perform(drawn[0])
-                for end in drawn[1:]:
-                    self._ends.append((self.world.steps + self._random.randint(1, 120), end))
+            self._begin_fault(self._injector.draw(self.world))
+
+    def _strike(self, delivered: bool) -> None:
+        """Crashes the process that took the last step, now and then: just after it delivered, or before its records
+        are durable."""
+        if not self.style.strike or self._random.random() >= self.style.strike_rate:
+            return
+        process = _actor(self.script[-1])
+        if process is None or process not in self.world.disks:
+            return
+        if delivered if self.style.strike == "delivery" else self.world.disks[process].busy:
+            self._begin_fault(self._injector.draw_crash(self.world, process))
+
+    def _begin_fault(self, drawn: tuple[Fault, ...]) -> None:
+        """Performs the first of these actions now, and the others some time later."""
+        for fault in drawn[:1]:
+            self._perform(fault)
+        for end in drawn[1:]:
+            self._ends.append((self.world.steps + self._random.randint(1, self.style.fault_length), end))
 
     def _heal(self) -> None:
         for fault in self._injector.list_healing(self.world):
             self._perform(fault)
-        if not self.case.replies and self.case.kinds & {"leaders", "crash", "recovery", "amnesia"}:
+        if not self.case.replies and self.case.kinds & {"leaders", "crash", "leave", "recovery", "amnesia"}:
             for fault in self._injector.list_stable_leaders(self.world):
                 self._perform(fault)
         if "suspects" in self.case.kinds:
@@ -217,7 +276,9 @@ class Fuzzer(PendingActions):
             self._perform(self._changes.pop(0))
         action = self._choose(fair)
         if action is None:
-            return False
+            if not self._changes or not can_change(self.world, self._changes[0].add):
+                return False
+            action = self._changes.pop(0)
         self._perform(action)
         self.load.collect_done(self.world)
         return True
@@ -226,6 +287,8 @@ class Fuzzer(PendingActions):
         self.script.append(action)
         if not self.apply(action):
             self.script.pop()  # a fault that no longer made sense
+        elif type(action) is Recover and not action.amnesia and self._injector.is_readmitted(action.process):
+            self.world.note_counts[READMITTED] = self.world.note_counts.get(READMITTED, 0) + 1
 
     def _choose(self, fair: bool) -> AnyAction | None:
         random = self._random
@@ -237,9 +300,10 @@ class Fuzzer(PendingActions):
             if timers:
                 return Fire(*random.choice(timers))
         syncs = [process for process, disk in self.world.disks.items() if disk.busy]
-        if syncs and random.random() < 0.4:
+        if syncs:
             process = random.choice(syncs)
-            return Sync(process, random.choice((0, 0, 1, 2)))
+            if random.random() < (0.4 if fair else self._sync_rates[process]):
+                return Sync(process, random.choice((0, 0, 1, 2)))
         pair = self._choose_link(fair)
         if pair is not None:
             return self._choose_packet(pair, fair)
@@ -314,8 +378,21 @@ class Fuzzer(PendingActions):
 
     def _describe_stuck(self) -> str:
         owed = self.world.list_due_deliveries()
+        if not owed and not self.load.remaining:
+            return f"a change of members was not carried out, {len(self._changes)} were not requested"
         if not owed:
             return f"{self.load.remaining} messages were not multicast: clients got no reply to earlier ones"
         message, process = owed[0]
         more = f" ({len(owed)} deliveries are due in all)" if len(owed) > 1 else ""
         return f"process {process} never delivered message {message}, {SETTLE_STEPS} steps after healing{more}"
+
+
+def _actor(action: AnyAction) -> ProcessId | None:
+    """The process that takes a step with an action, if it is one that a run consists of without faults."""
+    match action:
+        case Arrive(target):
+            return target
+        case Fire(process) | Sync(process):
+            return process
+        case _:
+            return None

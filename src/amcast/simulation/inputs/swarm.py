@@ -1,0 +1,173 @@
+"""Swarm testing: each seed draws the shape of its run, as far as a plan leaves it open.
+
+A search that makes every run alike finds what such a run can show, and nothing else, however many seeds it has: twelve
+messages never fill a log of 256, three replicas never show a quorum of two. Here a seed draws how many groups,
+replicas, clients and messages there are, which faults happen, whether processes are whole nodes, whether these are
+gateways, whether a member is added, and the options of the protocol, with small limits. What the plan names is fixed.
+
+The result is an ordinary plan. A failing seed's script carries it, so that replay needs neither the seed nor this
+module. (Groce et al., "Swarm testing", ISSTA 2012.)
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from amcast.kernel.config import SearchValues
+from amcast.kernel.spec import FAULTS, Claims, Spec
+from amcast.simulation.inputs.random_streams import make_stream
+
+GROUPS: Final = {1: 15, 2: 32, 3: 30, 4: 12, 5: 5, 6: 3, 7: 3}
+REPLICAS: Final = {1: 12, 2: 8, 3: 58, 4: 7, 5: 15}
+MESSAGES: Final = {1: 2, 4: 8, 12: 66, 30: 15, 100: 6, 150: 3}
+"""Weights. Most runs are small, because a seed that costs a tenth is worth ten."""
+MAX_SERVERS: Final = {150: 6, 100: 9, 30: 12, 12: 15, 4: 21, 1: 21}
+"""The most servers of a run, by its messages: long runs are runs of few processes."""
+REQUEST_LOSSES: Final = frozenset({"links", "crash", "leave", "recovery", "amnesia", "emptied", "rollback"})
+"""Faults that may lose a request on its way. A client of bare processes sends each request once."""
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """A plan that leaves something open, and how seeds draw the rest."""
+
+    values: Mapping[str, Any]
+    """The plan as plain data; what it names is the same for every seed."""
+    spec: Spec
+    gateway_values: SearchValues = field(default_factory=dict)
+    membership_values: SearchValues = field(default_factory=dict)
+
+    def draw(self, seed: int) -> dict[str, Any]:
+        """The whole plan of one seed, as plain data."""
+        random = make_stream(seed, "swarm")
+        plan = deepcopy(dict(self.values))
+        plan["seed"] = seed
+        for table in ("topology", "workload", "network", "faults", "options"):
+            plan.setdefault(table, {})
+        self._draw_workload(plan, random)
+        self._draw_topology(plan, random)
+        claims = self._claims(plan)
+        self._draw_nodes(plan, claims, random)
+        self._draw_faults(plan, claims, random)
+        _draw_options(plan["options"], self.spec.config.search_values, self.spec.options, random)
+        self._draw_group_options(plan, random)
+        self._draw_records(plan, random)
+        self._draw_destinations(plan, random)
+        plan["network"].setdefault("links", claims.links)
+        return plan
+
+    def _draw_workload(self, plan: dict[str, Any], random: Random) -> None:
+        workload = plan["workload"]
+        _settle(workload, "messages", _weighted(random, MESSAGES))
+        _settle(workload, "outstanding", random.choice((1, 3, 3, 8)))
+        if "name" not in workload:
+            _settle(workload, "payload", random.choice((0, 8, 64, 300)))
+
+    def _draw_topology(self, plan: dict[str, Any], random: Random) -> None:
+        """Sizes; at most as many servers as so many messages can pay for."""
+        topology = plan["topology"]
+        groups, replicas = _weighted(random, GROUPS), _weighted(random, REPLICAS)
+        clients = random.choice((1, 2, 3, 4))
+        if topology.get("environment"):
+            return
+        if self.spec.claims.single_replica:
+            replicas = 1
+        messages = plan["workload"]["messages"]
+        most = next((most for least, most in MAX_SERVERS.items() if messages >= least), 21)
+        replicas = _settle(topology, "replicas", replicas)
+        if isinstance(replicas, int) and replicas > 0:
+            groups = max(1, min(groups, most // replicas))
+        _settle(topology, "groups", groups)
+        _settle(topology, "clients", clients)
+
+    def _claims(self, plan: dict[str, Any]) -> Claims:
+        """The claims for groups of the drawn size."""
+        alone = plan["topology"].get("replicas") == 1 and not plan["topology"].get("environment")
+        return self.spec.unreplicated if alone and self.spec.unreplicated is not None else self.spec.claims
+
+    def _draw_nodes(self, plan: dict[str, Any], claims: Claims, random: Random) -> None:
+        """Whole nodes or bare processes, gateways, and changes of members."""
+        bare, gateways, changes = random.random() < 0.1, random.random() < 0.4, random.random() < 0.12
+        joins_first = random.random() < 0.7
+        can_be_nodes = "crash" in claims.faults
+        nodes = _settle(plan, "nodes", can_be_nodes and not bare)
+        if nodes is None:
+            nodes = can_be_nodes
+        if not nodes:
+            return
+        if self.spec.open_bundle is not None and _settle(plan, "gateways", gateways):
+            _draw_options(plan.setdefault("gateway", {}), self.gateway_values, {}, random)
+        faults = plan["faults"]
+        if changes and self.spec.claims.members and "events" not in faults and "environment" not in plan["topology"]:
+            faults["events"] = _draw_changes(plan["topology"], joins_first, random)
+            _draw_options(plan.setdefault("membership", {}), self.membership_values, {}, random)
+
+    def _draw_faults(self, plan: dict[str, Any], claims: Claims, random: Random) -> None:
+        """A subset of the claimed faults: some runs have all of them, most a few, some none."""
+        share = random.choice((0.0, 0.2, 0.5, 0.5, 0.5, 1.0, 1.0))
+        kinds = [kind for kind in FAULTS if kind in claims.faults]
+        if plan.get("nodes") is False and "crash" in claims.faults:
+            kinds = [kind for kind in kinds if kind not in REQUEST_LOSSES]
+        chosen = [kind for kind in kinds if random.random() < share]
+        profile = plan["faults"].get("profile", "all")
+        if profile == "all":
+            plan["faults"]["profile"] = "+".join(chosen) or "none"
+
+    def _draw_group_options(self, plan: dict[str, Any], random: Random) -> None:
+        """Options that name groups: an order of all groups, or one of them."""
+        groups = plan["topology"].get("groups")
+        if not isinstance(groups, int) or plan["topology"].get("environment"):
+            return
+        order = list(range(groups))
+        random.shuffle(order)
+        for name, value in (("order", order), ("ordering", order[0])):
+            if name in self.spec.config.__struct_fields__ and random.random() < 0.3:
+                _settle(plan["options"], name, value)
+
+    def _draw_records(self, plan: dict[str, Any], random: Random) -> None:
+        """Whether processes have records at all. Where members change they do: a disk that holds the configuration and
+        not the votes made in it exists nowhere."""
+        without = random.random() < 0.15
+        if without and "records" in self.spec.config.__struct_fields__ and not plan["faults"].get("events"):
+            _settle(plan["options"], "records", False)
+
+    def _draw_destinations(self, plan: dict[str, Any], random: Random) -> None:
+        """How many groups a message addresses; other workloads than the default one draw that themselves."""
+        groups = plan["topology"].get("groups", 3)
+        if "name" in plan["workload"] or not isinstance(groups, int) or groups < 1:
+            return
+        most = min(groups, random.choice((1, 2, 2, 3, 3, 3, 7)))
+        _settle(plan["workload"], "destinations", [random.choice((1, 1, 1, most)), most])
+
+
+def _draw_changes(topology: dict[str, Any], joins_first: bool, random: Random) -> list[dict[str, Any]]:
+    """A member joins a group, and perhaps another one is removed."""
+    groups, replicas = topology.get("groups", 3), topology.get("replicas", 1)
+    clients = topology.get("clients", 4)
+    group = random.randrange(groups)
+    joining = groups * replicas + clients + 1  # behind the clients and the operator
+    join = {"at_ns": 0, "do": "change", "group": group, "add": joining}
+    leave = {"at_ns": 0, "do": "change", "group": group, "remove": group * replicas + random.randrange(replicas)}
+    if replicas > 1 and not joins_first:
+        return [leave]
+    return [join, leave] if random.random() < 0.5 else [join]
+
+
+def _draw_options(options: dict[str, Any], values: SearchValues, fixed: Mapping[str, Any], random: Random) -> None:
+    """Options that nobody fixed: the default now and then, mostly a value for searches."""
+    for name, choices in values.items():
+        drawn, default = random.choice(choices), random.random() < 0.25
+        if name not in fixed and not default:
+            options.setdefault(name, drawn)
+
+
+def _settle(table: dict[str, Any], name: str, drawn: Any) -> Any:
+    """Sets a field that the plan leaves open; returns its value."""
+    return table.setdefault(name, drawn)
+
+
+def _weighted(random: Random, weights: Mapping[int, int]) -> int:
+    values: Sequence[int] = tuple(weights)
+    return random.choices(values, tuple(weights.values()))[0]

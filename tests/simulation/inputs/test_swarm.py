@@ -1,0 +1,101 @@
+"""A swarm draws a plan from each seed: the same plan from the same seed, whatever the plan names unchanged, and every
+size, feature, fault and small limit now and then."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from amcast.kernel.spec import FAULTS
+from amcast.lab.failure_scripts import make_script, prepare_script
+from amcast.lab.fuzz_campaign import SwarmRuns, run_campaign
+from amcast.lab.runs import fuzz_seed, make_judge
+from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.plan import describe_plan
+from amcast.simulation.inputs.swarm import MAX_SERVERS, Swarm
+from amcast.simulation.schedulers.replay import replay
+from amcast.simulation.schedulers.script import read_script
+
+BROKEN = "tests.simulation.broken_protocols:FORGETFUL"
+
+
+def draw(protocol: str, seeds: int, **values: Any) -> list[dict[str, Any]]:
+    swarm = Swarm({"protocol": protocol, **values}, CATALOGUE[protocol], {"bundle_messages": (1, 2, 3)})
+    return [swarm.draw(seed) for seed in range(seeds)]
+
+
+def test_same_seed_draws_same_plan() -> None:
+    assert draw("basecast", 20) == draw("basecast", 20)
+
+
+def test_fields_of_the_plan_are_fixed() -> None:
+    fixed = {
+        "topology": {"groups": 2, "replicas": 5, "clients": 3},
+        "workload": {"messages": 7, "outstanding": 2, "destinations": 1, "payload": 9},
+        "faults": {"profile": "recovery", "events": []},
+        "options": {"keep": 17, "confirmation_batch": 5, "consensus": "ring"},
+        "nodes": True,
+        "gateways": True,
+        "network": {"links": "fifo"},
+    }
+    for plan in draw("basecast", 50, **fixed):
+        assert {name: plan[name] for name in fixed} == fixed
+
+
+def test_every_size_feature_and_limit_is_drawn() -> None:
+    plans = draw("primcast", 400)
+    seen = Counter[Any]()
+    for plan in plans:
+        seen.update((f"{table}.{name}", str(value)) for table in plan for name, value in _items(plan[table]))
+    for name, values in {
+        "topology.groups": range(1, 8),
+        "topology.replicas": range(1, 6),
+        "options.keep": range(1, 5),
+        "workload.messages": (4, 12, 30, 100, 150),
+        "gateway.bundle_messages": range(1, 4),
+    }.items():
+        assert not [value for value in values if not seen[(name, str(value))]], name
+    assert {plan["nodes"] for plan in plans} == {True, False}
+    assert {plan.get("gateways", False) for plan in plans} == {True, False}
+    assert any("events" in plan["faults"] for plan in plans)
+    kinds = Counter(kind for plan in plans for kind in plan["faults"]["profile"].split("+"))
+    assert all(kinds[kind] for kind in FAULTS if kind in CATALOGUE["primcast"].claims.faults)
+    assert kinds["none"]
+
+
+def _items(table: Any) -> list[tuple[str, Any]]:
+    return list(table.items()) if isinstance(table, dict) else []
+
+
+def test_long_runs_have_few_servers() -> None:
+    for plan in draw("primcast", 400):
+        sizes = plan["topology"]
+        most = next(most for least, most in MAX_SERVERS.items() if plan["workload"]["messages"] >= least)
+        assert sizes["groups"] * sizes["replicas"] <= most
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_drawn_plan_can_run(name: str) -> None:
+    runs = SwarmRuns({"protocol": name})
+    for seed in range(40):
+        runs.prepare(seed)
+
+
+def test_variant_keeps_its_options() -> None:
+    for plan in draw("a-ge-star", 40):
+        assert not CATALOGUE["a-ge-star"].options.keys() & plan["options"].keys()
+
+
+def test_script_of_a_failure_carries_what_its_seed_drew(tmp_path: Any) -> None:
+    runs = SwarmRuns({"protocol": BROKEN})
+    found = run_campaign(runs, range(200))
+    assert found.failures, "a process that forgets every vote is not found"
+    failure = found.failures[0]
+    prepared = runs.prepare(failure.seed)
+    make_script(prepared, failure).write(tmp_path / "failure.script")
+    script = read_script(tmp_path / "failure.script")
+    again = prepare_script(script, "script")
+    assert describe_plan(again.plan) == describe_plan(prepared.plan)
+    result = replay(script, again.make, again.spec.claims, make_judge(again, failure.seed), farewell=again.farewell)
+    assert result.status == failure.status
+    assert fuzz_seed(prepared, failure.seed).script == failure.script

@@ -2,8 +2,15 @@
 
 import pytest
 
+from amcast.kernel.effects import Deliver, Send
+from amcast.kernel.events import Receive
+from amcast.kernel.ids import message_id
+from amcast.kernel.message import Message, Request
+from amcast.kernel.topology import Topology
 from amcast.lab.runs import PreparedRun
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.protocols.skeen.messages import Propose, SkeenConfig
+from amcast.protocols.skeen.process import Skeen
 from tests.conformance.plans import planned
 from tests.conformance.test_worlds import fuzzed, hold
 
@@ -31,3 +38,21 @@ def test_random_runs_reach_every_goal(name: str) -> None:
     prepared = prepare_alone(name, workload={"messages": 12}, faults={"profile": "all"})
     notes = fuzzed(prepared, range(150))
     assert not [goal for goal in CATALOGUE[name].goals if goal not in notes]
+
+
+def test_skeen_gives_a_repeated_request_no_second_timestamp() -> None:
+    """A client's retry in the step that delivers its message, when no node can know yet that it is delivered."""
+    topology = Topology.grid(2, 1, 1)
+    process = Skeen(0, topology, SkeenConfig())
+    message = Message(message_id(2, 0), 2, (0, 1))
+    request = Receive(2, Request(message))
+    process.step((request,), 0)
+    proposals = [Receive(group, Propose(message.id, group, 1)) for group in (0, 1)]
+    effects = process.step((*proposals, request), 1)
+    assert [effect.message for effect in effects if isinstance(effect, Deliver)] == [message]
+    assert not [effect for effect in effects if isinstance(effect, Send)]
+    assert not process.snapshot().pending
+
+
+def test_skeen_nodes_survive_retries_in_bursts() -> None:
+    fuzzed(prepare_alone("skeen", nodes=True, workload={"messages": 20}, faults={"profile": "all"}), range(5, 17))  # type: ignore[arg-type]

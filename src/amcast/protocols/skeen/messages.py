@@ -3,6 +3,7 @@
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.groups.replicated_messages import ReplicatedConfig
+from amcast.parts.ordering.messages import DeliveredRange
 
 
 class SkeenConfig(ReplicatedConfig, frozen=True):
@@ -32,3 +33,4 @@ class SkeenState(State, frozen=True):
     position: int
     clock: int
     pending: tuple[SkeenPending, ...]
+    requested: tuple[DeliveredRange, ...] = ()

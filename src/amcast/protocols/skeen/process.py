@@ -27,6 +27,7 @@ from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, replic
 from amcast.parts.groups.replicated import replicate
 from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.statements import build_replicated_table
+from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
 
 
@@ -57,13 +58,16 @@ class Skeen(Process):
         self._queue: list[tuple[int, MessageId]] = []
         """Heap over the pending messages with a proposal of this process: a lower bound of each one's final (timestamp,
         id)."""
+        self._requested = DeliveredSet()
+        """Messages that were given a proposal. A request that is repeated, even in the step that delivers its message,
+        gets no second one."""
 
     def on_request(self, message: Message) -> None:
         assert self.group in message.destinations, f"process {self.me} is no destination of message {message.id}"
         id = message.id
-        entry = self._pending.get(id) or self._add_pending(id)
-        if entry.message is not None:
+        if not self._requested.add(id):
             return
+        entry = self._pending.get(id) or self._add_pending(id)
         self._clock = clock = self._clock + 1
         entry.message = message
         entry.proposed = clock
@@ -139,12 +143,14 @@ class Skeen(Process):
                 SkeenPending(id, e.message, e.proposed, e.highest, tuple(sorted(e.proposers)), e.committed_ns)
                 for id, e in sorted(self._pending.items())
             ),
+            self._requested.snapshot(),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, SkeenState)
         self.position = state.position
         self._clock = state.clock
+        self._requested.restore(state.requested)
         self._pending = {}
         self._queue = []
         for saved in state.pending:

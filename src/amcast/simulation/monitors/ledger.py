@@ -378,7 +378,10 @@ class Ledger(Listener):
             self._break(source, "home majority", sentence)
 
     def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
-        chosen = self._of(domain).timestamps.get(message)
+        timestamps = self._of(domain).timestamps
+        if len(domain.places) == 1:
+            timestamps.setdefault(message, timestamp)  # a vote that is durable decides, also if nobody ever heard it
+        chosen = timestamps.get(message)
         if chosen != timestamp and not (chosen is None and self._is_partial):
             sentence = (
                 f"passes on timestamp {timestamp} of {domain.name} for message {message}; a majority has {chosen}"

@@ -424,5 +424,5 @@ SPEC = Spec(
     contacts=contact,
     role_of=role_of,
     goals=("hurried", "asked", "led", "removed", "returned", "again"),
-    recovery_goals=("checkpointed", "truncated", "transferred", "installed"),
+    recovery_goals=("checkpointed", "truncated", "handed", "installed"),
 )

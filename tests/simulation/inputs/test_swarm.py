@@ -96,6 +96,7 @@ def test_script_of_a_failure_carries_what_its_seed_drew(tmp_path: Any) -> None:
     script = read_script(tmp_path / "failure.script")
     again = prepare_script(script, "script")
     assert describe_plan(again.plan) == describe_plan(prepared.plan)
-    result = replay(script, again.make, again.spec.claims, make_judge(again, failure.seed), farewell=again.farewell)
+    judge = make_judge(again, failure.seed)
+    result = replay(script, again.make, again.spec.claims, judge, farewell=again.farewell, monitoring=again.monitoring)
     assert result.status == failure.status
     assert fuzz_seed(prepared, failure.seed).script == failure.script

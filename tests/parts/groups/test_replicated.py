@@ -38,9 +38,17 @@ CLIENT = TOPOLOGY.clients[0]
 SPECS = {spec.SPEC.name: spec.SPEC for spec in (skeen, flexcast, treecast, ring)}
 
 
+class TrustingSkeen(Skeen):
+    """Skeen that takes every request for a new one."""
+
+    def on_request(self, message: Message) -> None:
+        self._requested = type(self._requested)()
+        super().on_request(message)
+
+
 def member(me: int, kind: type[ReplicatedGroup] = ReplicatedGroup) -> ReplicatedGroup:
-    if kind is DuplicateRequest:  # the ring protocol removes duplicates itself
-        made = kind(me, TOPOLOGY, SkeenConfig(), Skeen, (Propose,), SkeenState)
+    if kind is DuplicateRequest:  # the protocols remove duplicates themselves
+        made = kind(me, TOPOLOGY, SkeenConfig(), TrustingSkeen, (Propose,), SkeenState)
     else:
         made = kind(me, TOPOLOGY, RingConfig(), Ring, (Pass, End), RingState)
     made.step([Started()], 0)

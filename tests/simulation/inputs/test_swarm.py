@@ -97,6 +97,8 @@ def test_script_of_a_failure_carries_what_its_seed_drew(tmp_path: Any) -> None:
     again = prepare_script(script, "script")
     assert describe_plan(again.plan) == describe_plan(prepared.plan)
     judge = make_judge(again, failure.seed)
-    result = replay(script, again.make, again.spec.claims, judge, farewell=again.farewell, monitoring=again.monitoring)
+    result = replay(
+        script, again.make, again.spec.claims, judge, node_bodies=again.node_bodies, monitoring=again.monitoring
+    )
     assert result.status == failure.status
     assert fuzz_seed(prepared, failure.seed).script == failure.script

@@ -273,7 +273,8 @@ class FaultInjector:
             disk = world.disks[process]
             if process not in world.processes or self._is_emptied(world, process) or disk.busy or not disk.records:
                 continue
-            if world.processes[process].status().get("joined", 1):
+            status = world.processes[process].status()
+            if status.get("joined", 0) and status.get("admission", "admitted") == "admitted":
                 self._lost_disks.discard(process)
                 self._readmitted.add(process)
 
@@ -405,9 +406,9 @@ class FaultInjector:
     def _leave(self, world: World) -> tuple[Fault, ...]:
         """A process says farewell, stops soon after and starts again."""
         process = self._choose_victim(world)
-        if process is None or world.farewell is None or process in world.paused or not world.disks[process].records:
+        if process is None or process in self._emptied_folders or process in world.paused:
             return ()
-        if process in self._emptied_folders:
+        if world.node_bodies.farewell is None or not world.disks[process].records:
             return ()
         self._farewells[process] = world.incarnations[process]
         return (Leave(process), Crash(process, self._draw_kept(world, process)), Recover(process))

@@ -38,13 +38,6 @@ BUGS: Final = (
         "primcast",
     ),
     Bug(
-        "log-tail-of-earlier-segments-unchecked",
-        SEGMENTS,
-        "        if not is_last:\n",
-        "        if not is_last:\n            return\n        if not is_last:\n",
-        "primcast",
-    ),
-    Bug(
         "log-commit-without-sync",
         LOG,
         "        if self._syncs:\n            self._file.sync()\n        self._end += len(data)\n",
@@ -63,13 +56,6 @@ BUGS: Final = (
         LOG,
         WRITE_SNAPSHOT + REMOVE,
         REMOVE + WRITE_SNAPSHOT,
-        "primcast",
-    ),
-    Bug(
-        "log-torn-tail-not-truncated",
-        LOG,
-        "        if scan.torn_bytes or scan.end == 0:\n",
-        "        if scan.end == 0:\n",
         "primcast",
     ),
     Bug(

@@ -10,6 +10,7 @@ from amcast.kernel.effects import Persist
 from amcast.kernel.message import Record
 from amcast.lab.failure_scripts import make_script, prepare_script
 from amcast.lab.runs import prepare_run
+from amcast.simulation.inputs.disk_faults import draw_disk_fault
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers.fuzz import Fuzzer, FuzzOutcome
 from amcast.simulation.schedulers.replay import replay
@@ -127,10 +128,20 @@ def fuzz(seed: int) -> FuzzOutcome:
 def test_seeds_draw_real_storage_and_faults_of_disks() -> None:
     outcomes = [fuzz(seed) for seed in range(90)]
     assert {outcome.storage for outcome in outcomes} == {0, 2048, 4096, 16384}
-    kinds = {action.kind for outcome in outcomes for action in outcome.script if isinstance(action, DiskFault)}
-    assert kinds == {"short", "cut", "lost", "rot", "full", "space", "copy", "old"}
+    assert any(isinstance(action, DiskFault) for outcome in outcomes for action in outcome.script)
     assert any(isinstance(action, Crash) and action.torn for outcome in outcomes for action in outcome.script)
     assert {outcome.status for outcome in outcomes} == {"holds"}
+
+
+@pytest.mark.parametrize("may_lose", [True, False])
+def test_faults_of_every_kind_are_drawn_and_harmful_ones_only_where_records_may_be_lost(may_lose: bool) -> None:
+    case = prepare_run(parse_plan({**PLAN, "workload": {"messages": 8}}, "plan")).make_case()
+    world = next(fuzzer.world for seed in range(20) if (fuzzer := Fuzzer(case, seed, Recorder())).storage)
+    random = Random(0)
+    drawn = [draw_disk_fault(world, 0, random, lambda process: may_lose) for _ in range(300)]
+    kinds = {action.kind for actions in drawn for action in actions if isinstance(action, DiskFault)}
+    harmful = {"lost", "rot", "old"}
+    assert kinds == {"short", "cut", "full", "space", "copy"} | (harmful if may_lose else set())
 
 
 def test_script_of_a_run_on_real_storage_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

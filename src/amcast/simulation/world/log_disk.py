@@ -224,7 +224,7 @@ class LogDisk(Disk):
         found = [self._known.get(data) for data in folder.log.take_records()]
         if found == self.records:
             return None
-        promised = self.records
+        promised = len(self.records)
         for effect in self._unconfirmed:
             Disk.store(self, effect)
         if found == self.records:
@@ -233,4 +233,4 @@ class LogDisk(Disk):
         folder.discard()
         if self._is_behind:
             return None
-        return f"recovered {len(found)} records that differ from the {len(promised)} that were acknowledged"
+        return f"recovered {len(found)} records that differ from the {promised} that were acknowledged"

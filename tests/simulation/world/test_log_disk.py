@@ -176,3 +176,20 @@ def test_power_cut_of_all_replicas_needs_no_operator(replicas: int) -> None:
         script = dataclasses.replace(make_script(prepared, outcome), actions=half, storage=4096)
         result = replay(script, prepared.make, case.claims, lambda world, recorder, complete: None, strict=False)
         assert result.status == "holds", f"seed {seed}: {result.story}"
+
+
+def test_node_on_a_rotten_log_states_its_doubt_to_its_group() -> None:
+    prepared = prepare_run(parse_plan({**PLAN, "nodes": True, "workload": {"messages": 8}}, "plan"))
+    case = prepared.make_case()
+    world = next(fuzzer.world for seed in range(20) if (fuzzer := Fuzzer(case, seed, Recorder())).storage)
+    world.start()
+    doubts = []
+    for draw in range(10):
+        world.crash(0)
+        world.disks[0].damage("rot", draw)
+        world.recover(0)
+        doubts.append((world.disks[0].doubt, world.folders[0].doubt))
+        world.folders[0].doubt = ""
+    assert any(doubt for doubt, _ in doubts)
+    assert all(stated == doubt for doubt, stated in doubts)
+    assert not world.violations

@@ -10,7 +10,7 @@ from amcast.kernel.message import Record
 class Disk:
     """Records of one process, and the effects behind records that are not durable yet."""
 
-    __slots__ = ("busy", "count", "records", "waiting")
+    __slots__ = ("busy", "count", "doubt", "records", "waiting")
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -19,6 +19,8 @@ class Disk:
         self.waiting: deque[Effect] = deque()
         """Empty, or a Persist that is not durable yet and all effects after it, in order."""
         self.busy = False
+        self.doubt = ""
+        """Why the last start found that records may be missing, as a sentence."""
 
     def store(self, effect: Persist, limit: int = 1) -> None:
         """Adds a durable record. Up to `limit` records that wait now become durable at this moment."""

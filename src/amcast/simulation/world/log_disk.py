@@ -121,6 +121,7 @@ class LogDisk(Disk):
 
     def start(self, incarnation: int) -> tuple[Started, str | None]:
         """Recovers from the folder."""
+        self.doubt = ""
         if self._cut:
             self._cut_start()
         fault = self._recover()
@@ -217,10 +218,10 @@ class LogDisk(Disk):
             return f"begins incarnation {folder.incarnation} of its folder again"
         self._opened = folder.state.folder
         if folder.log.doubt:
-            doubt = folder.log.doubt
+            self.doubt = folder.log.doubt
             folder.discard()
             self.records = []
-            return None if self._is_rotten else f"doubts a log that nothing has damaged: {doubt}"
+            return None if self._is_rotten else f"doubts a log that nothing has damaged: {self.doubt}"
         found = [self._known.get(data) for data in folder.log.take_records()]
         if found == self.records:
             return None

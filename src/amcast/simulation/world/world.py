@@ -392,6 +392,8 @@ class World:
             self.report_violation(process, fault)
         if had_records and not started.records and self.monitors is not None:
             self.monitors.hear_memory_loss(process)
+        if disk.doubt and process in self.folders:
+            self.folders[process].doubt = disk.doubt
         return Started(started.records, started.incarnation, self._open_folder(process))
 
     def _open_folder(self, process: ProcessId) -> FolderState | None:

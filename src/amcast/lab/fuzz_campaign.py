@@ -6,10 +6,10 @@ the rest of it (`simulation/inputs/swarm.py`).
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import Any
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.protocol_lookup import find_protocol
@@ -26,13 +26,6 @@ MAX_KEPT = 100
 """Failures that are kept with their scripts; more are only counted."""
 ENOUGH_RUNS = 50
 """Runs from which on a goal that was never reached makes a campaign untrustworthy."""
-
-
-class Campaigner(Protocol):
-    """What a campaign runs: a run for every seed."""
-
-    def prepare(self, seed: int) -> PreparedRun:
-        """The run of a seed."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +61,10 @@ class SwarmRuns:
             return prepare_run(parse_plan(self._swarm.draw(seed), self.where))
         except UsageError as error:
             raise UsageError(f"{error} (in the plan that seed {seed} draws; --no-swarm draws none)") from None
+
+
+Campaigner = FixedRuns | SwarmRuns
+"""What a campaign runs: a run for every seed."""
 
 
 @dataclass
@@ -120,7 +117,8 @@ def _one_by_one(runs: Campaigner, seeds: range) -> Iterator[FuzzOutcome]:
 def _spread(runs: Campaigner, seeds: range, jobs: int) -> Iterator[FuzzOutcome]:
     """Distributes the seeds in chunks over worker processes; results keep the order of the seeds."""
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (runs,)) as pool:
+    # A copy without what was prepared already, which cannot be sent to another process.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (replace(runs),)) as pool:
         try:
             for outcomes in pool.map(_chunk, chunks):
                 yield from outcomes

@@ -1,8 +1,8 @@
 """Comparison of replicas: members of a group tell each other digests of what they delivered, with their heartbeats.
 
 All members of a group deliver the same messages at the same positions. Nothing in a protocol notices when one of them
-does not, be it for a bug, for bad memory or for an edited log: each goes on, and answers, for ever. So each member keeps
-a digest of its deliveries and compares it with those of the others.
+does not, be it for a bug, for bad memory or for an edited log: each goes on, and answers, for ever. So each member
+keeps a digest of its deliveries and compares it with those of the others.
 
     positions   0 ........ 1024 ........ 2048 ... 2300
     digests     |--- d1 ---|---- d2 -----|-- d3 --|        each block of positions has a digest of its own

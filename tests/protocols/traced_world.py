@@ -49,8 +49,8 @@ class TracedWorld(World):
         reached = max(getattr(process, "protocol", process).position for process in inside)
         return [position for position in range(reached) if position not in traced]
 
-    def crash(self, process: ProcessId, kept: int = 0) -> None:
-        super().crash(process, kept)
+    def crash(self, process: ProcessId, kept: int = 0, torn: int = 0) -> None:
+        super().crash(process, kept, torn)
         self.unwritten[process].clear()
         self.recorded[process] = max(self.traces[process], default=-1) + 1
 

@@ -264,6 +264,24 @@ def test_replacement_below_a_known_incarnation_is_refused() -> None:
     assert scene.standing(1) == "refused"
 
 
+def test_server_that_missed_a_replacement_does_not_keep_the_new_folder_out() -> None:
+    scene = Scene((3, 3))
+    scene.boot()
+    scene.stop(5)
+    scene.stop(1)
+    scene.start(1, folder=55, incarnation=16, condition="lost", admitted=False, peers=())
+    scene.run()
+    scene.expire_grace(1)
+    assert scene.standing(1) == "admitted"
+    scene.stop(1)
+    scene.start(5)
+    scene.run()
+    scene.start(1)
+    scene.run()
+    assert scene.standing(1) == "admitted"
+    assert scene.restarts == []
+
+
 def test_old_folder_that_comes_back_after_a_replacement_is_refused() -> None:
     scene = Scene()
     scene.boot()

@@ -29,7 +29,11 @@ majority of n. The witnesses are the other members; of a group of one, all other
   its group sends it its state. Otherwise it waits for an operator.
 - **lost** (an operator has prepared an empty folder, `amcast replace`): as sound; others accept the new folder if its
   incarnation is above all that they have seen.
-- **another folder is remembered** by any server: it is refused.
+- **another folder is remembered** by any server: it is refused, unless that memory is outdated. A server that was down
+  while an operator replaced a folder still remembers the old one. Its memory is outdated if the folder took part
+  before, in a later incarnation than the remembered one, and m - 1 members know it. *Proof*: these members remembered it
+  when it was admitted, either as a replacement or because no member knew another; a member that remembers one folder
+  accepts another only as a replacement.
 
 Limits. Incarnations are remembered before they take part; record counts arrive with heartbeats and are written every
 `remember_ns`, so an older copy that lacks less than this, or whose missing part was seen only by processes that are
@@ -208,7 +212,7 @@ class Admission:
             body = structs.replace(body, is_admitted=True)
         self._replies[sender] = body
         self._meet(sender, body.own)
-        if body.verdict in ("other", "ahead"):
+        if self._is_contradiction(body):
             self.doubt(self._describe_contradiction(sender, body))
 
     def doubt(self, reason: str) -> None:
@@ -300,7 +304,7 @@ class Admission:
         if folder.accepts_loss:
             return True
         for sender, reply in sorted(self._replies.items()):
-            if reply.verdict == "other":
+            if reply.verdict == "other" and self._is_contradiction(reply):
                 self._state("refused", self._describe_contradiction(sender, reply), "replace")
                 return False
             if reply.verdict == "ahead" and not self._doubt:
@@ -317,6 +321,15 @@ class Admission:
         else:
             return True
         return False
+
+    def _is_contradiction(self, reply: AdmissionReply) -> bool:
+        """Whether a server remembers another folder, or more of this one, and its memory is not outdated."""
+        folder, known = self._folder, reply.known
+        if reply.verdict not in ("other", "ahead"):
+            return False
+        if reply.verdict == "ahead" or folder is None or known is None or folder.condition == "fresh":
+            return True
+        return known.incarnation >= folder.incarnation or bool(self._find_missing_majority())
 
     def _state(self, standing: Standing, reason: str, remedy: Remedy = "") -> None:
         self.standing, self.reason, self.remedy = standing, reason, remedy

@@ -61,7 +61,7 @@ def test_cluster_without_changes_runs_as_if_not_reconfigurable(name: str, faults
                 "topology": prepared.topology,
                 "make": make,
                 "faults": without,
-                "kinds": setup.kinds - {"amnesia", "emptied", "rollback", "leave"},
+                "kinds": setup.kinds - {"amnesia", "emptied", "rollback", "recovery", "leave"},
                 "absent": frozenset(),
                 "operator": None,
             }

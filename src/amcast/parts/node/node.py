@@ -135,6 +135,9 @@ class Node(Process):
             events = self._step_admission(events)
             if not events:
                 return self._take_outbox()
+            if len(events) > 1:
+                # A request that was held may be one that the protocol delivers again when it starts.
+                return self.step(events[:1], now) + self.step(events[1:], now)
         node_bodies = self._node_bodies
         for event in events:
             if type(event) is not Receive or type(event.body) in node_bodies:

@@ -31,8 +31,8 @@ majority of n. The witnesses are the other members; of a group of one, all other
   incarnation is above all that they have seen.
 - **another folder is remembered** by any server: it is refused, unless that memory is outdated. A server that was down
   while an operator replaced a folder still remembers the old one. Its memory is outdated if the folder took part
-  before, in a later incarnation than the remembered one, and m - 1 members know it. *Proof*: these members remembered it
-  when it was admitted, either as a replacement or because no member knew another; a member that remembers one folder
+  before, in a later incarnation than the remembered one, and m - 1 members know it. *Proof*: these members remembered
+  it when it was admitted, either as a replacement or because no member knew another; a member that remembers one folder
   accepts another only as a replacement.
 
 Limits. Incarnations are remembered before they take part; record counts arrive with heartbeats and are written every

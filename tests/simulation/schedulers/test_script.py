@@ -1,5 +1,6 @@
 """A failing run becomes a script file, replays from it, shrinks to a dozen steps, and reads like a story."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,6 +169,17 @@ def test_strict_replay_names_the_line_that_cannot_happen(tmp_path: Path) -> None
     found = replay(again, make, ALONE, judge, strict=False)
     assert (found.status, found.skipped, found.actions) == ("holds", 1, [script.actions[0], script.actions[2]])
     assert found.ending, "what was owed came in a fair ending"
+
+
+def test_script_is_written_to_a_device_and_does_not_replace_it(tmp_path: Path) -> None:
+    script = Script("skeen", Topology.grid(2, 1, 1), [Multicast(2, 2_000_000_000, (0, 1))])
+    device = tmp_path / "device"
+    os.mkfifo(device)
+    reader = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    script.write(device)
+    assert device.is_fifo()
+    assert os.read(reader, 1 << 16).decode() == script.encode()
+    os.close(reader)
 
 
 def test_stuck_script_is_narrated_with_its_fair_ending() -> None:

@@ -122,8 +122,11 @@ class Script:
         return msgspec.json.encode(self.make_header()).decode() + "\n" + encode_actions(self.actions)
 
     def write(self, file: Path | str) -> None:
-        """Writes the file, whole or not at all."""
+        """Writes the file, whole or not at all. A device, such as /dev/null, is written and never replaced."""
         file = Path(file)
+        if file.exists() and not file.is_file():
+            file.write_text(self.encode(), encoding="utf-8")
+            return
         partial = file.with_name(f".{file.name}")
         partial.write_text(self.encode(), encoding="utf-8")
         partial.replace(file)

@@ -105,8 +105,10 @@ def draw_sample() -> tuple[Mutant, ...]:
 
 
 def find_mutant(id: str) -> Mutant:
-    """The mutant with an id; KeyError if the source has none."""
-    return {mutant.id: mutant for mutant in list_all()}[id]
+    """The mutant with an id; KeyError if its module has none."""
+    module = id.partition(":")[0]
+    source = SOURCE.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    return {mutant.id: mutant for mutant in list_mutants(module, source)}[id]
 
 
 def _rank(mutant: Mutant) -> bytes:

@@ -46,11 +46,14 @@ def plain(folder: Path, groups: Mapping[str, int] = GROUPS, **fields: Any) -> Cl
 
 @asynccontextmanager
 async def replicas(cluster: Cluster) -> AsyncIterator[dict[ProcessId, Replica]]:
-    """Runs every node of a cluster in this process."""
+    """Runs every node of a cluster in this process; each takes part, as a node does that has printed `ready`: before
+    that, it refuses most requests."""
     async with AsyncExitStack() as stack:
         running = {}
         for name, me in cluster.nodes().items():
             running[me] = await stack.enter_async_context(run_replica(cluster, name))
+        for replica in running.values():
+            assert await replica.runtime.wait_admitted(10), replica.runtime.status.admission_reason()
         yield running
 
 

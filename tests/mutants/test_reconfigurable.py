@@ -1,17 +1,15 @@
 """Reconfiguration with one safeguard removed: the simulator detects it, and the original survives the same run."""
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
-from amcast import assembly
 from amcast.kernel.effects import Deliver, Effect
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
 from amcast.lab.failure_scripts import make_script
 from amcast.parts.membership.configuration import ConfigurationInstance
-from amcast.parts.membership.messages import ConfigurationInfo, ReconfigurableConfig
+from amcast.parts.membership.messages import ConfigurationInfo
 from amcast.parts.membership.peer_configurations import PeerConfigurations
 from amcast.parts.membership.reconfigurable import REPORT, Reconfigurable
 from amcast.parts.node.node import Node
@@ -37,12 +35,12 @@ def test_state_transfer_past_the_barrier_is_detected(name: str) -> None:
     pytest.fail(f"{name}: in 24 seeds no member installed a state from beyond the barrier")
 
 
-def test_dropped_early_bodies_are_resent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assembly, "ReconfigurableConfig", partial(ReconfigurableConfig, max_early_bodies=1))
+def test_dropped_early_bodies_are_resent() -> None:
     overflows = 0
     for name in ("primcast", "multipaxos", "treecast"):
         for seed in range(2):
-            overflows += hold(planned(name, seed, "several")).world.note_counts.get("overflow", 0)
+            prepared = planned(name, seed, "several", membership={"max_early_bodies": 1})
+            overflows += hold(prepared).world.note_counts.get("overflow", 0)
     assert overflows > 0
 
 

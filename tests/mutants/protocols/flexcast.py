@@ -235,7 +235,7 @@ MUTANTS: Final = (
     Mutant(OneNotificationChecked, STUCK),
     Mutant(ListLeftBehind, VIOLATED),
     Mutant(EdgesLost, VIOLATED),
-    Mutant(AcknowledgesAtOnce, VIOLATED, seeds=1000),
+    Mutant(AcknowledgesAtOnce, VIOLATED, messages=60, destinations=(2, 2), seeds=250),
     Mutant(NotifiesNobody, VIOLATED),
     Mutant(FlushPrunesAll, VIOLATED | STUCK, options={"flush_every": 3}),
     Mutant(NextNotNotified, VIOLATED, groups=5, messages=20, destinations=(2, 2), options={"notify": "next"}),

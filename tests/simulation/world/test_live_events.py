@@ -12,8 +12,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.events import Event, PeerDown, Receive, Requests
 from amcast.kernel.ids import ProcessId, message_id
 from amcast.kernel.process import Process
-from amcast.kernel.spec import FAULTS
-from amcast.lab.runs import PreparedRun, make_judge, prepare_run
+from amcast.lab.runs import PreparedRun, fuzz_seed, make_judge, prepare_run
 from amcast.parts.client.messages import Farewell
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.narration import NarratedProcess, ObservedStep
@@ -165,5 +164,22 @@ def test_actions_are_json_lines(action: AnyAction) -> None:
     assert parse_action(line, "here") == action
 
 
-def test_no_fault_profile_draws_them() -> None:
-    assert not {"unreachable", "leave", "collect"} & set(FAULTS)
+def draw_actions(profile: str) -> set[type]:
+    """The kinds of actions in fuzzed runs with a profile of faults, which must hold."""
+    prepared = plan([], workload={"messages": 12, "outstanding": 2}, faults={"profile": profile})
+    drawn: set[type] = set()
+    for seed in range(6):
+        outcome = fuzz_seed(prepared, seed)
+        assert outcome.status == "holds", f"seed {seed}, faults {profile}: {outcome.story}"
+        drawn.update(type(action) for action in outcome.script)
+    return drawn
+
+
+def test_fuzzed_runs_draw_them() -> None:
+    assert {Unreachable, Leave, Collect} <= draw_actions("leave+unreachable")
+
+
+def test_reports_and_farewells_are_drawn_in_their_profiles_only() -> None:
+    drawn = draw_actions("none")
+    assert not {Unreachable, Leave} & drawn
+    assert Collect in drawn, "requests are taken together without faults too"

@@ -4,15 +4,17 @@ from random import Random
 
 import pytest
 
+from amcast.kernel.diagnostics import ProcessStatus
 from amcast.kernel.errors import UsageError
+from amcast.kernel.events import Event, Started
 from amcast.kernel.spec import FAULTS, Claims, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.faults import FaultInjector, parse_profile, perform_fault
 from amcast.simulation.schedulers.pending_actions import PendingActions
-from amcast.simulation.world.actions import Change, Crash, Recover
+from amcast.simulation.world.actions import Change, Crash, Recover, Sync
 from amcast.simulation.world.membership import list_planned_topologies, list_topologies_in_force
 from amcast.simulation.world.world import World
-from tests.simulation.puppets import Puppet
+from tests.simulation.puppets import Fact, Puppet
 
 ALL = Claims("no", faults=frozenset(FAULTS), tolerates=majorities_survive)  # type: ignore[arg-type]
 MILD = Claims("no", faults=frozenset({"pause", "slow"}))
@@ -54,6 +56,35 @@ def test_fault_injector_stays_within_the_claims_and_heals(seed: int) -> None:
     assert not pool.slow
     assert pool.loss == 0.0
     assert len(dealt) >= 7
+
+
+class JoinedPuppet(Puppet):
+    """A puppet whose group has readmitted it."""
+
+    def status(self) -> ProcessStatus:
+        return {**super().status(), "joined": 1}
+
+
+def persist_at_start(puppet: Puppet, event: Event) -> None:
+    if type(event) is Started:
+        puppet.persist(Fact(1))
+
+
+def test_readmitted_process_is_soon_restarted_from_its_new_disk() -> None:
+    topology = Topology.grid(1, 3, 1)
+    restarted = 0
+    for seed in range(40):
+        pool = PendingActions()
+        pool.world = world = World(topology, lambda me: JoinedPuppet(me, topology, persist_at_start, {}), pool)
+        world.start()
+        injector = FaultInjector(frozenset({"pause", "skew", "recovery", "amnesia"}), ALL, Random(seed), 1000)
+        for fault in injector.draw_crash(world, 0):
+            perform_fault(world, pool, fault)
+        while world.disks[0].busy:
+            pool.apply(Sync(0))
+        faults = injector.draw(world)
+        restarted += injector.is_readmitted(0) and Recover(0) in faults
+    assert restarted >= 5
 
 
 # Members change: 20 takes the place of 0 in one group, the other group shrinks

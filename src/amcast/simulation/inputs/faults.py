@@ -6,7 +6,7 @@ healing every due delivery is demanded.
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Protocol
+from typing import Final, Protocol
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
@@ -41,6 +41,10 @@ from amcast.simulation.world.membership import (
     request_change,
 )
 from amcast.simulation.world.world import World
+
+READMITTED_RATE: Final = 0.75
+"""The share of faults that restart a process which was readmitted and has not started from its new disk: most runs
+have few faults left by then."""
 
 
 class FaultTarget(Protocol):
@@ -218,9 +222,9 @@ class FaultInjector:
         """Processes that lost their disk: they count for no quorum until their group has readmitted them."""
         self._emptied: dict[ProcessId, int] = {}
         """The incarnations of which processes last lost the whole disk."""
-        self._readmitted: set[ProcessId] = set()
-        """Processes that lost their disk and have, on the new one, the records with which their group readmitted them.
-        They may crash again, and count again for quorums."""
+        self._readmitted: dict[ProcessId, int] = {}
+        """Processes that lost their disk and have, on the new one, the records with which their group readmitted them,
+        and the incarnations that were readmitted. They may crash again, and count again for quorums."""
         self._farewells: dict[ProcessId, int] = {}
         """The incarnations in which processes said farewell."""
         self._emptied_folders: set[ProcessId] = set()
@@ -231,6 +235,10 @@ class FaultInjector:
         if not self._kinds:
             return ()
         self._find_readmitted(world)
+        fresh = self._list_not_restarted(world)
+        if fresh and self._random.random() < READMITTED_RATE:
+            process = self._random.choice(fresh)
+            return self._restart(world, process) if "recovery" in self._kinds else self._say_farewell(world, process)
         if world.storage and "recovery" in self._kinds and self._random.random() < RATE:
             return self._disk_fault(world)
         kind = self._random.choice(self._kinds)
@@ -276,7 +284,19 @@ class FaultInjector:
             status = world.processes[process].status()
             if status.get("joined", 0) and status.get("admission", "admitted") == "admitted":
                 self._lost_disks.discard(process)
-                self._readmitted.add(process)
+                self._readmitted[process] = world.incarnations[process]
+
+    def _list_not_restarted(self, world: World) -> list[ProcessId]:
+        """Readmitted processes that have not started from their new disk, if the faults of this run restart any."""
+        if not {"recovery", "leave"} & set(self._kinds):
+            return []
+        return [
+            process
+            for process, incarnation in sorted(self._readmitted.items())
+            if process in world.processes
+            and world.incarnations[process] == incarnation
+            and not self._has_left(world, process)
+        ]
 
     def _is_emptied(self, world: World, process: ProcessId) -> bool:
         """Whether a process must start with an empty disk: it has lost its disk and not started again since, or its
@@ -406,7 +426,10 @@ class FaultInjector:
     def _leave(self, world: World) -> tuple[Fault, ...]:
         """A process says farewell, stops soon after and starts again."""
         process = self._choose_victim(world)
-        if process is None or process in self._emptied_folders or process in world.paused:
+        return () if process is None else self._say_farewell(world, process)
+
+    def _say_farewell(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        if process in self._emptied_folders or process in world.paused:
             return ()
         if world.node_bodies.farewell is None or not world.disks[process].records:
             return ()
@@ -464,7 +487,7 @@ class FaultInjector:
         if "amnesia" not in self._kinds or not self._is_tolerated(world, (process,)):
             return False
         self._lost_disks.add(process)
-        self._readmitted.discard(process)
+        self._readmitted.pop(process, None)
         self._emptied.pop(process, None)
         return True
 
@@ -477,7 +500,7 @@ class FaultInjector:
             return ()
         self._lost_disks.add(process)
         self._emptied[process] = world.incarnations[process]
-        self._readmitted.discard(process)
+        self._readmitted.pop(process, None)
         return (Crash(process), Recover(process, True))
 
     def _empty_folder(self, world: World) -> tuple[Fault, ...]:
@@ -486,7 +509,7 @@ class FaultInjector:
         if process not in world.folders or not self._is_tolerated(world, (process,)):
             return ()
         self._lost_disks.add(process)
-        self._readmitted.discard(process)
+        self._readmitted.pop(process, None)
         self._emptied_folders.add(process)
         return (Crash(process), Recover(process, emptied=True), Crash(process), Recover(process, True))
 
@@ -499,7 +522,7 @@ class FaultInjector:
         if not depth:
             return ()
         self._lost_disks.add(process)
-        self._readmitted.discard(process)
+        self._readmitted.pop(process, None)
         self._emptied.pop(process, None)
         return (Crash(process), Recover(process, rolled_back=depth))
 

@@ -44,9 +44,10 @@ from amcast.simulation.world.world import NO_NODES, NodeBodies, Pair, World
 from amcast.trace.recorder import Recorder
 
 SETTLE_STEPS: Final = 60_000
-"""The liveness bound: steps after healing within which every due delivery must happen, ..."""
+"""The liveness bound: steps after healing, and after the last message, within which every due delivery must happen.
+A client that waits for its messages multicasts the next one only when the run makes progress, ..."""
 SETTLE_STEPS_PER_MESSAGE: Final = 1_000
-"""... and how many more there are for each message that is multicast after healing."""
+"""... and how many more steps there are from the start for each message that is left when healing begins."""
 LONG_RUN: Final = 60
 """Messages from which on a run is long: its faults go on for longer, and come less often."""
 READMITTED: Final = "restarted-after-admission"
@@ -184,6 +185,8 @@ class Fuzzer(PendingActions):
         self._weights: dict[Pair, float] = {}
         self._sync_rates = {process: self._random.choice(self.style.sync_rates) for process in case.topology.processes}
         self._lossy = case.links == "raw"
+        self._healed_at = 0
+        """The step from which on there are no more faults."""
 
     def run(self, judge: Judge) -> FuzzOutcome:
         world = self.world
@@ -199,9 +202,7 @@ class Fuzzer(PendingActions):
                     break
                 self._strike(world.deliveries > before)
             self._heal()
-            bound = world.steps + SETTLE_STEPS + SETTLE_STEPS_PER_MESSAGE * self.load.remaining
-            while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
-                pass
+            self._settle()
             self._drain()
         except ProcessFailedError as failure:
             return self._outcome("violated", describe_failure(failure))
@@ -260,6 +261,17 @@ class Fuzzer(PendingActions):
         if "suspects" in self.case.kinds:
             for fault in self._injector.list_true_suspicions(self.world):
                 self._perform(fault)
+
+    def _settle(self) -> None:
+        """Steps fairly until every delivery has happened, or the liveness bound has passed."""
+        world = self.world
+        self._healed_at = world.steps
+        remaining = self.load.remaining
+        bound = world.steps + SETTLE_STEPS + SETTLE_STEPS_PER_MESSAGE * remaining
+        while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
+            if self.load.remaining < remaining:
+                remaining = self.load.remaining
+                bound = max(bound, world.steps + SETTLE_STEPS)
 
     def _drain(self) -> None:
         """Lets late packets arrive: no message may be delivered twice."""
@@ -384,7 +396,8 @@ class Fuzzer(PendingActions):
             return f"{self.load.remaining} messages were not multicast: clients got no reply to earlier ones"
         message, process = owed[0]
         more = f" ({len(owed)} deliveries are due in all)" if len(owed) > 1 else ""
-        return f"process {process} never delivered message {message}, {SETTLE_STEPS} steps after healing{more}"
+        steps = self.world.steps - self._healed_at
+        return f"process {process} never delivered message {message}, {steps} steps after healing{more}"
 
 
 def _actor(action: AnyAction) -> ProcessId | None:

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from amcast.kernel.effects import Deliver, Effect, Note, Remember, Restart, Send
+from amcast.kernel.effects import Effect, Note, Remember, Restart, Send
 from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
 from amcast.kernel.folder import FolderState, KnownFolder
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Body, Message, Request, State
+from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.node import admission
@@ -23,7 +23,6 @@ from amcast.parts.node.messages import (
     NodeState,
 )
 from amcast.parts.node.node import Node
-from amcast.parts.node.replica_comparison import ReplicaComparison
 
 
 class Mute(Process):
@@ -139,35 +138,6 @@ def test_group_that_boots_together_takes_part_after_one_round_trip() -> None:
         assert scene.started(process) == [(0, 0)]
         assert scene.folders[process].admitted
         assert [known.process for known in scene.folders[process].peers] == [p for p in range(6) if p != process]
-
-
-def test_replica_that_a_majority_contradicts_restarts_as_doubtful() -> None:
-    scene = Scene()
-    scene.boot()
-    node = scene.nodes[2]
-    node.comparison.record(Deliver(Message(8, 9, (0,)), 0))
-    other = ReplicaComparison(0, (0, 1, 2))
-    other.record(Deliver(Message(7, 9, (0,)), 0))
-    scene.step(2, Receive(0, Heartbeat(0, samples=other.take_samples())))
-    assert "no majority agrees" in str(node.status()["divergence"])
-    assert scene.step(2, Receive(50, Request(Message(3, 50, (0,))))) == []
-    scene.step(2, Receive(1, Heartbeat(0, samples=other.take_samples())))
-    assert [process for process, _ in scene.restarts] == [2]
-    assert scene.folders[2].condition == "doubtful"
-    assert "replicas differ in what they delivered before position 1" in scene.folders[2].reason
-
-
-def test_replica_goes_on_when_a_majority_agrees_with_it() -> None:
-    scene = Scene()
-    scene.boot()
-    node, right, wrong = scene.nodes[0], ReplicaComparison(1, (0, 1, 2)), ReplicaComparison(2, (0, 1, 2))
-    for replica, message in ((node.comparison, 7), (right, 7), (wrong, 8)):
-        replica.record(Deliver(Message(message, 9, (0,)), 0))
-    scene.step(0, Receive(2, Heartbeat(0, samples=wrong.take_samples())))
-    scene.step(0, Receive(1, Heartbeat(0, samples=right.take_samples())))
-    assert node.comparison.is_sound
-    assert "wrong are the replicas [2]" in str(node.status()["divergence"])
-    assert scene.restarts == []
 
 
 def test_new_folder_waits_for_all_members_at_the_first_boot() -> None:

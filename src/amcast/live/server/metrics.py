@@ -68,7 +68,6 @@ def _link(name: str, help: str, field: str) -> MetricDefinition:
 METRICS: Final = (
     MetricDefinition("amcast_node", "gauge", "Always 1; its labels identify the node.", NODE_LABELS, _info),
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
-    _gauge("replicas_differ", "1 if replicas of this group delivered different messages.", "differs"),
     _gauge("admitted", "1 if this node's group has admitted its data folder.", "admitted"),
     _gauge("has_state", "1 if this node has its group's state, 0 while it waits for it.", "group_state", "has_state"),
     _gauge("incarnation", "Number of restarts of this node.", "incarnation"),

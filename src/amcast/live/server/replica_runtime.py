@@ -37,7 +37,6 @@ from amcast.storage.client_ids import ClientIdAllocator
 log = logging.getLogger("amcast.live")
 
 ADMISSION_POLL_S: Final = 0.05
-DIVERGENCE_LOG_S: Final = 1.0
 ADMISSION_LOG_S: Final = 1.0
 """Nothing is logged about an admission that is faster."""
 
@@ -131,7 +130,6 @@ class ReplicaRuntime:
         self._attending = [
             loop.create_task(self.follower.run(rpc_client, self.survey, self.recent, self.caught_up)),
             loop.create_task(self._log_admission()),
-            loop.create_task(self._log_divergence()),
         ]
         self.host.start(addresses)
 
@@ -167,16 +165,6 @@ class ReplicaRuntime:
             await asyncio.sleep(ADMISSION_LOG_S)
         if logged:
             log.info("process %d takes part: its group has admitted its data folder", self.host.me)
-
-    async def _log_divergence(self) -> None:
-        """Logs that replicas of the group differ, whenever what is known of it changes."""
-        logged = ""
-        while True:
-            await asyncio.sleep(DIVERGENCE_LOG_S)
-            divergence = self.status.divergence()
-            if divergence and divergence != logged:
-                log.error("process %d: %s", self.host.me, divergence)
-            logged = divergence
 
     def _handle_rpc(self, connection: Connection, payload: Any) -> None:
         self.rpc.accept(connection, payload)

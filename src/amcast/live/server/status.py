@@ -63,11 +63,6 @@ class StatusReporter:
         status = self.host.process.status()
         return str(status.get("admission_reason", ""))
 
-    def divergence(self) -> str:
-        """Which replicas of the group have delivered something else (`parts/node/replica_comparison.py`); "" as long as
-        no difference is known."""
-        return str(self.host.process.status().get("divergence", ""))
-
     def advice(self) -> list[str]:
         """What an operator must do because waiting does not help."""
         remedy = self.host.process.status().get("admission_remedy", "")
@@ -94,8 +89,6 @@ class StatusReporter:
         reasons += state_reasons
         if not state_reasons and not self._caught_up.is_set():
             reasons.append("it has not caught up with its group")
-        if "no majority agrees" in self.divergence():
-            reasons.append(self.divergence())
         if host.retired_ns is not None or host.process.group is None:
             reasons.append("it was removed from its group")
         topology = host.process.topology
@@ -128,8 +121,6 @@ class StatusReporter:
             "ready": not reasons,
             "not_ready_reasons": reasons,
             "advice": self.advice(),
-            "divergence": self.divergence(),
-            "differs": bool(self.divergence()),
             "admission": self.admission(),
             "admitted": self.admission() in ("unstated", "admitted"),
             "group_state": self.survey.describe(),

@@ -212,13 +212,8 @@ class Admission:
             body = structs.replace(body, is_admitted=True)
         self._replies[sender] = body
         self._meet(sender, body.own)
-        if self._is_contradiction(body):
-            self.doubt(self._describe_contradiction(sender, body))
-
-    def doubt(self, reason: str) -> None:
-        """Makes a process that takes part restart as one whose data folder is doubtful."""
-        if self._folder is not None and self.standing == "admitted" and self._restart is None:
-            self._doubt = reason
+        if self.standing == "admitted" and self._is_contradiction(body):
+            self._doubt = self._describe_contradiction(sender, body)
             self._must_remember = True
             self.reason = f"its data folder is doubtful: {self._doubt}"
             self._restart = Restart()

@@ -16,7 +16,7 @@ from typing import Final
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.parts.client.messages import Farewell
-from amcast.parts.node.messages import Heartbeat, OmegaConfig, OmegaState, Sample
+from amcast.parts.node.messages import Heartbeat, OmegaConfig, OmegaState
 
 HEARTBEAT_TIMER: Final = "omega"
 TIMEOUT_PREFIX: Final = "omega-"
@@ -34,16 +34,14 @@ class Omega:
         config: OmegaConfig,
         suspected: set[ProcessId] | None = None,
         count_records: Callable[[], int] = lambda: 0,
-        take_samples: Callable[[], tuple[Sample, ...]] = lambda: (),
     ) -> None:
         """`suspected` is the set in which the oracle keeps the suspected members, for others that read it;
-        `count_records` tells how many records the owner has made durable, `take_samples` what it delivered."""
+        `count_records` tells how many records the owner has made durable."""
         self.owner = owner
         self.members = members
         self.others = tuple(member for member in members if member != owner.me)
         self.config = config
         self._count_records = count_records
-        self._take_samples = take_samples
         self.incarnation = 0
         self.leader = members[0]
         self._incarnations: dict[ProcessId, int] = dict.fromkeys(members, 0)
@@ -138,9 +136,7 @@ class Omega:
         return member not in self._suspected
 
     def _send_heartbeat(self) -> None:
-        since_ns = self._since[self.owner.me]
-        heartbeat = Heartbeat(self.incarnation, since_ns, self._count_records(), self._take_samples())
-        self.owner.send_all(self.others, heartbeat)
+        self.owner.send_all(self.others, Heartbeat(self.incarnation, self._since[self.owner.me], self._count_records()))
         # All members send at the same instants of their clocks, so that each wakes up once for all heartbeats.
         heartbeat_ns = self.config.heartbeat_ns
         after_ns = heartbeat_ns - self.owner.now % heartbeat_ns

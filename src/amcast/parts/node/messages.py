@@ -36,10 +36,6 @@ class OmegaConfig(Config, frozen=True):
             )
 
 
-Sample = tuple[int, int]
-"""A position, and the digest of the deliveries before it in its block (`parts/node/replica_comparison.py`)."""
-
-
 class Heartbeat(Body, frozen=True):
     """A member is up, in this incarnation."""
 
@@ -48,8 +44,6 @@ class Heartbeat(Body, frozen=True):
     """When the incarnation began on the member's clock; 0 in its first incarnation."""
     records: int = 0
     """How many records the member has made durable. Others remember it: an older copy of its folder has fewer."""
-    samples: tuple[Sample, ...] = ()
-    """Digests of what the member delivered."""
 
 
 class AdmissionConfig(Config, frozen=True):
@@ -106,19 +100,6 @@ class AdmissionState(State, frozen=True):
     written_ns: int
     records: tuple[Record, ...] = ()
     held: tuple[Event, ...] = ()
-
-
-class ComparisonState(State, frozen=True):
-    """The snapshot of a comparison of replicas."""
-
-    next: int
-    block: int
-    digest: int
-    is_whole: bool
-    blocks: tuple[Sample, ...]
-    recent: tuple[Sample, ...]
-    unsent: tuple[Sample, ...]
-    disputed: tuple[tuple[int, tuple[tuple[ProcessId, int], ...]], ...]
 
 
 class OmegaState(State, frozen=True):
@@ -227,4 +208,3 @@ class NodeState(State, frozen=True):
     gateway: GatewayState | None = None
     pending_replies: tuple[tuple[tuple[ProcessId, MessageId], ...], tuple[tuple[ProcessId, MessageId], ...]] = ((), ())
     admission: AdmissionState | None = None
-    comparison: ComparisonState | None = None

@@ -43,9 +43,8 @@ from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.admission import GRACE_TIMER, RETRY_TIMER, Admission
 from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
-from amcast.parts.node.messages import AdmissionReply, AdmissionRequest, Heartbeat, NodeConfig, NodeState, Sample
+from amcast.parts.node.messages import AdmissionReply, AdmissionRequest, Heartbeat, NodeConfig, NodeState
 from amcast.parts.node.pending_replies import PendingReplies
-from amcast.parts.node.replica_comparison import ReplicaComparison
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
 NODE_BODIES: Final = frozenset({AdmissionReply, AdmissionRequest, Farewell, Heartbeat, Reply, Request})
@@ -70,7 +69,6 @@ class Node(Process):
         "_servers",
         "_touches_membership",
         "admission",
-        "comparison",
         "config",
         "delivered",
         "gateway",
@@ -92,17 +90,9 @@ class Node(Process):
             self._node_bodies = NODE_BODIES | self._reconfigurable.membership_bodies
             suspected = self._reconfigurable.suspected_members
         self.admission = Admission(self, config.admission)
-        self.comparison = ReplicaComparison(self.me, self.topology.members(self.home))
         self.omega: Omega | None = None
         if config.omega is not None:
-            self.omega = Omega(
-                self,
-                self.topology.members(self.home),
-                config.omega,
-                suspected,
-                self._count_records,
-                self.comparison.take_samples,
-            )
+            self.omega = Omega(self, self.topology.members(self.home), config.omega, suspected, self._count_records)
         self.gateway: Gateway | None = None
         if config.gateway is not None:
             assert contacts is not None, "a gateway needs the protocol's contacts"
@@ -208,7 +198,7 @@ class Node(Process):
     def _route_events(self, events: Sequence[Event], now: int) -> list[Event]:
         """Handles the events of the node and its parts, and returns those for the protocol."""
         node_bodies, servers, gateway = self._node_bodies, self._servers, self.gateway
-        is_serving = gateway is not None and self._is_member() and self.comparison.is_sound
+        is_serving = gateway is not None and self._is_member()
         for_protocol: list[Event] = []
         requests: list[Message] = []
         for event in events:
@@ -272,7 +262,6 @@ class Node(Process):
                 self.omega.stop()
             else:
                 self.omega.follow_members(self.topology.members(self.home))
-                self.comparison.follow_members(self.topology.members(self.home))
                 self._follow_leader(self.omega.leader, events)
         if self.gateway is not None and self._reconfigurable is not None:
             # Clients in the topology get the announcement of the protocol.
@@ -371,8 +360,6 @@ class Node(Process):
             if sender == self._leaders[self.home]:
                 self._pending_replies.record_heartbeat()
             self.admission.handle_records(sender, body.records)  # type: ignore[attr-defined]
-            if body.samples:  # type: ignore[attr-defined]
-                self._compare_replicas(sender, body.samples)  # type: ignore[attr-defined]
             if self.omega is not None:
                 was_suspected = not self.omega.trusts(sender)
                 leader = self.omega.handle_heartbeat(sender, body)  # type: ignore[arg-type]
@@ -400,24 +387,12 @@ class Node(Process):
             return False
         return True
 
-    def _compare_replicas(self, sender: ProcessId, samples: tuple[Sample, ...]) -> None:
-        """Compares deliveries with those of another member. A replica that a majority contradicts ends."""
-        comparison = self.comparison
-        was_disputed = comparison.is_disputed
-        comparison.compare(sender, samples)
-        if comparison.is_diverged:
-            self.note("diverged")
-            self.admission.doubt(comparison.describe())
-            self.admission.finish_step()
-        elif comparison.is_disputed and not was_disputed:
-            self.note("disputed")
-
     # Requests
 
     def _handle_request(self, sender: ProcessId, message: Message) -> bool:
         """Handles a Request to the protocol's contacts, or a client's request to a process that is not a member."""
         if self._is_member():
-            return self._reply_if_delivered(sender, message) or not self.comparison.is_sound
+            return self._reply_if_delivered(sender, message)
         self._touches_membership = True
         return self._redirect_client(sender, message)
 
@@ -499,7 +474,6 @@ class Node(Process):
             extended.append(effect)
             if type(effect) is not Deliver:
                 continue
-            self.comparison.record(effect)
             message = effect.message
             if effect.message_count >= 0:
                 self._reply_to_gateway(effect, replies, extended)
@@ -571,7 +545,6 @@ class Node(Process):
             **self.protocol.status(),
             "open_requests": open_requests,
             **self.admission.describe(),
-            **({"divergence": divergence} if (divergence := self.comparison.describe()) else {}),
         }
 
     def known_folders(self) -> tuple[KnownFolder, ...]:
@@ -608,7 +581,6 @@ class Node(Process):
             None if self.gateway is None else self.gateway.snapshot(),
             self._pending_replies.snapshot(),
             self.admission.snapshot(),
-            self.comparison.snapshot(),
         )
 
     def restore(self, state: State) -> None:
@@ -628,5 +600,3 @@ class Node(Process):
             self.gateway.restore(state.gateway)
         if state.admission is not None:
             self.admission.restore(state.admission)
-        if state.comparison is not None:
-            self.comparison.restore(state.comparison)

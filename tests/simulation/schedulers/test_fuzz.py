@@ -29,4 +29,5 @@ def test_story_of_a_stuck_run_tells_its_steps_after_healing(monkeypatch: pytest.
     for story in stories:
         found = re.search(r"(\d+) steps after healing", story)
         assert found is not None, story
-        assert 10 <= int(found[1]) < 200, story
+        # Packets in flight still arrive after the bound, so the true number is never the bound itself.
+        assert 10 < int(found[1]) < 200, story

@@ -206,16 +206,38 @@ def test_short_writes_at_every_call_lose_nothing(seed: int) -> None:
     assert read(open_folder(files, 2048)) == records
 
 
-def test_full_disk_fails_the_write_and_keeps_what_was_acknowledged() -> None:
+@pytest.mark.parametrize("space", [0, 100, 512, 1000])
+def test_full_disk_fails_the_write_and_keeps_what_was_acknowledged(space: int) -> None:
+    """The log is sound, also where the disk has taken a part of a sector."""
     files = SimulatedFiles("full")
     folder = open_folder(files)
     write(folder, b"kept")
-    files.is_full = True
+    files.space_left = space
     with pytest.raises(OSError, match="full"):
-        write(folder, b"lost" * 2000)
-    files.is_full = False
+        write(folder, b"lost" * 300)
+    files.space_left = -1
     files.kill_process()
     assert read(open_folder(files)) == [b"kept"]
+
+
+def test_operator_who_accepts_a_loss_keeps_the_records_before_the_damage() -> None:
+    files = SimulatedFiles("rotten")
+    folder = open_folder(files)
+    write(folder, b"snapshot", replaces=True)
+    for number in range(4):
+        write(folder, b"%d" % number)
+    assert folder.log is not None
+    segment = files.open("00000002.log")
+    place = 4 * SECTOR + 30  # in the third commit behind the snapshot
+    segment.write_at(bytes([segment.read_at(1, place)[0] ^ 1]), place)
+    files.kill_process()
+    folder = open_folder(files)
+    assert folder.state.condition == "doubtful"
+    assert folder.accept_loss() == 3
+    folder.close()
+    folder = open_folder(files)
+    assert (folder.state.condition, folder.state.accepts_loss) == ("fresh", True)
+    assert read(folder) == [b"snapshot", b"0", b"1"]
 
 
 def test_record_numbers_count_what_a_snapshot_replaced() -> None:
@@ -246,7 +268,7 @@ def test_discarded_log_is_put_aside_and_numbers_never_fall() -> None:
         after = open_folder(torn)
         if after.log is not None and after.log.doubt:
             after.discard()
-        assert (after.state.condition, after.state.records) == ("fresh", EPOCH), cut
+        assert (after.state.condition, after.state.records) == ("lost", EPOCH), cut
         assert read(after) == []
         write(after, b"next")
         assert (open_folder(torn).state.records, read(open_folder(torn))) == (EPOCH + 1, [b"next"])
@@ -287,7 +309,7 @@ def test_no_client_id_is_allocated_twice_over_power_cuts_and_full_disks(seed: in
         try:
             allocator = ClientIdAllocator(files, 3, incarnation, random.randbytes)
             for _ in range(random.randint(1, 90)):
-                files.is_full = random.random() < 0.02
+                files.space_left = random.randrange(2000) if random.random() < 0.02 else -1
                 try:
                     allocated = allocator.allocate(1 << 20, 1 << 40).process
                 except OSError:
@@ -297,8 +319,8 @@ def test_no_client_id_is_allocated_twice_over_power_cuts_and_full_disks(seed: in
         except PowerCutError:
             pass
         except OSError:
-            files.is_full = False
-        files.is_full = False
+            files.space_left = -1
+        files.space_left = -1
         files.cut_power(random)
         if "client_ids" not in files.list():
             return  # the first start was cut off: nothing is allocated any more

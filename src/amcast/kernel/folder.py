@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from amcast.kernel.ids import ProcessId
 
-Condition = Literal["fresh", "sound", "doubtful", "lost"]
+Condition = Literal["fresh", "sound", "doubtful", "lost", "diverged"]
 """fresh: created by this start, or never admitted by its group. sound: every record that was ever durable here can be
 read, unless the folder is an older copy. doubtful: records that were durable once may be missing or damaged. lost: an
-operator prepared an empty folder in place of one that is lost (`amcast replace`)."""
+operator prepared an empty folder in place of one that is lost (`amcast replace`). diverged: a majority of its group
+contradicted what the node delivered."""
 
 
 class KnownFolder(Struct, frozen=True, array_like=True, gc=False):
@@ -37,7 +38,7 @@ class FolderState(Struct, frozen=True, array_like=True):
     """How many records were ever made durable here; -1 where the folder keeps none."""
     condition: Condition = "sound"
     reason: str = ""
-    """Why the folder is doubtful, as a sentence."""
+    """Why the folder is doubtful or diverged, as a sentence."""
     peers: tuple[KnownFolder, ...] = ()
     """What the folder remembers of other processes, by process id."""
     admitted: bool = False

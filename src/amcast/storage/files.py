@@ -1,8 +1,8 @@
 """The file interface of durable storage. A live node implements it with the operating system, the simulator with
 memory and faults, so both run the same log, recovery and allocator.
 
-The system may write or read less than asked, without an error: `write_all` and `read_all` are the only callers of
-`write_at` and `read_at`.
+The system may write or read less than asked, without an error: `write_all`, `read_all` and `read_range` are the only
+callers of `write_at` and `read_at`.
 """
 
 import errno
@@ -32,6 +32,9 @@ class File(Protocol):
 
     def allocate(self, size: int) -> None:
         """Extends the file with zeros to this length and reserves the space."""
+
+    def forget_cached(self) -> None:
+        """Asks the system to read the file from the disk when it is read next, not from memory."""
 
     def close(self) -> None:
         """Closes the file; what was not synced may still be lost."""
@@ -85,6 +88,16 @@ def read_all(file: File) -> bytes:
     while part := file.read_at(READ_BYTES, at):
         parts.append(part)
         at += len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_range(file: File, size: int, at: int) -> bytes:
+    """Reads a part of a file; less than asked only at its end."""
+    parts = []
+    while size > 0 and (part := file.read_at(size, at)):
+        parts.append(part)
+        at += len(part)
+        size -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -63,26 +63,34 @@ class StorageFolder:
             folder=identity.folder,
             incarnation=identity.incarnation,
             records=-1 if self.log is None else self.log.next_number - 1,
-            condition="doubtful" if doubt else condition,
-            reason=doubt,
+            condition="diverged" if identity.divergence else "doubtful" if doubt else condition,
+            reason=identity.divergence or doubt,
             peers=identity.peers,
             admitted=identity.admitted,
             start=self._start,
             accepts_loss=identity.accepts_loss,
         )
 
-    def remember(self, peers: tuple[KnownFolder, ...], admitted: bool, doubt: str = "") -> None:
-        """Makes durable what is known of other folders, and of this one: whether the group has admitted it, and why it
-        is doubtful. An operator's consent to a loss ends with the admission."""
-        accepts_loss = self._identity.accepts_loss and not admitted
-        identity = replace(self._identity, peers=peers, admitted=admitted, doubt=doubt, accepts_loss=accepts_loss)
+    def remember(self, peers: tuple[KnownFolder, ...], admitted: bool, doubt: str = "", divergence: str = "") -> None:
+        """Makes durable what is known of other folders, and of this one: whether the group has admitted it, why it is
+        doubtful, and how the node diverged. An operator's consent to a loss ends with the admission."""
+        identity = replace(
+            self._identity,
+            peers=peers,
+            admitted=admitted,
+            doubt=doubt,
+            divergence=divergence,
+            accepts_loss=self._identity.accepts_loss and not admitted,
+        )
         self._identity = write_identity(self._files, identity)
 
     def discard(self, records: int = 0, incarnation: int = 0) -> None:
         """Puts the log and the client ids aside and begins a new log. Its record numbers are above all earlier ones,
-        and above the `records` that others know of; the next incarnation is at least the given one."""
+        and above the `records` that others know of; the next incarnation is at least the given one, and never that of a
+        node that takes part for the first time."""
         last = max(self._identity.incarnation, incarnation - 1)
-        self._identity = replace(self._identity, incarnation=last, doubt="")
+        # A copy from before the first admission says that its node never took part; others know better.
+        self._identity = replace(self._identity, incarnation=last, doubt="", is_lost=True)
         if self.log is None:
             self._put_aside()
             self._identity = write_identity(self._files, self._identity)
@@ -94,11 +102,13 @@ class StorageFolder:
     def accept_loss(self) -> int:
         """Lets the node take part with this folder as it is; returns how many records it has. Records before any damage
         go to a new log; client ids are put aside, because later ones may be missing."""
-        records = [] if self.log is None else self.log.take_records()
+        records = [] if self.log is None else [*self.log.take_records(), *self.log.readable]
         self.discard()
         if self.log is not None and records:
             self.log.write([(record, False) for record in records])
-        self._identity = write_identity(self._files, replace(self._identity, accepts_loss=True))
+        self._identity = write_identity(
+            self._files, replace(self._identity, accepts_loss=True, is_lost=False, divergence="")
+        )
         return len(records)
 
     def close(self) -> None:

@@ -34,10 +34,12 @@ class Identity(msgspec.Struct, frozen=True):
     doubt: str = ""
     """Why the folder is doubtful, other than by damage: others remember more of it than it has."""
     is_lost: bool = False
-    """The folder was prepared in place of a lost one (`amcast replace`)."""
+    """The folder was prepared in place of a lost one (`amcast replace`), or its records were put aside."""
     accepts_loss: bool = False
     """An operator lets the node take part with the folder as it is, once."""
     peers: tuple[KnownFolder, ...] = ()
+    divergence: str = ""
+    """How the node diverged from its group; it does not take part again."""
 
 
 def read_identity(files: Files) -> Identity | None:

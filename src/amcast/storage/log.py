@@ -1,16 +1,24 @@
 """A durable log over the file interface: recovery, commits, segments (`storage/segments.py` describes the files).
 
-A disk that fails, or is full, makes a write raise; the log must not be used after that. What was written in part is a
-torn tail for the next recovery.
+A disk that fails, or is full, makes a write raise; the log must not be used after that. What was written in part is
+removed.
 """
 
+import contextlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from amcast.storage import segments
 from amcast.storage.files import File, Files, write_all
 
 SEGMENT_BYTES: Final = 16 << 20
+
+
+class LogEnd(NamedTuple):
+    """A place in a log."""
+
+    segment: int
+    at: int
 
 
 class Log:
@@ -39,7 +47,9 @@ class Log:
         self.records = scan.records
         """Of earlier incarnations, until `take_records` returns them."""
         self.doubt = scan.doubt
-        """Why durable records may be missing; such a log has no records and cannot be written."""
+        """Why durable records may be missing; such a log has no records that may be used, and cannot be written."""
+        self.readable: Sequence[bytes] = ()
+        """Records before the damage of a doubtful log, for an operator who accepts the loss of the others."""
         self.torn_bytes = scan.torn_bytes
         exists = len(scan.files) > 1 or (len(scan.files) == 1 and scan.end > 0)
         if must_exist and scan.files and not exists and not self.doubt:
@@ -48,8 +58,10 @@ class Log:
         self._chain = scan.chain
         self._end = scan.end
         self._segment = int(scan.files[-1][:8]) if scan.files else 0
+        self.durable_end = LogEnd(self._segment, self._end)
+        """Where the last durable commit ends. It is replaced as a whole: another thread may read it."""
         if self.doubt:
-            self.records = []
+            self.readable, self.records = self.records, []
         else:
             self._repair(scan)
 
@@ -87,13 +99,25 @@ class Log:
             self._add_segment(size)
         assert self._file is not None, "a doubtful or closed log was written"
         data, chain = segments.encode_commit(self.next_number + skipped, records, replaces, self._chain, self._end)
-        write_all(self._file, data, self._end)
+        try:
+            write_all(self._file, data, self._end)
+        except OSError:
+            self._remove_failed_commit()
+            raise
         if self._syncs:
             self._file.sync()
         self._end += len(data)
         self._chain = chain
+        self.durable_end = LogEnd(self._segment, self._end)
         self.next_number += skipped + len(records)
         self.is_marked = False
+
+    def _remove_failed_commit(self) -> None:
+        """Removes what was written of a commit that a full disk refused: it may end inside of a sector, which the next
+        recovery could not tell from rot. If the disk refuses that, too, the log is doubtful then."""
+        assert self._file is not None
+        with contextlib.suppress(OSError):
+            self._file.truncate(self._end)
 
     # Segments
 
@@ -117,7 +141,7 @@ class Log:
         begins = self._segment == 0
         self.close()
         self._segment += 1
-        self._file = self._files.create(f"{self._segment:08d}.log")
+        self._file = self._files.create(segments.name_segment(self._segment))
         self._size = _round_up(max(self._segment_bytes, segments.FIRST_COMMIT + size))
         self._file.allocate(self._size)
         self._write_head(begins)

@@ -136,6 +136,10 @@ def encode_commit(first: int, records: Sequence[bytes], replaces: bool, chain: i
     return b"".join(sectors), crc32(b"".join(sums), chain)
 
 
+def name_segment(number: int) -> str:
+    return f"{number:08d}.log"
+
+
 def list_segments(files: Files) -> list[str]:
     """The segments in a folder, oldest first."""
     return [name for name in files.list() if _NAME.fullmatch(name)]
@@ -185,7 +189,7 @@ class _Scanner:
 
     def read_segment(self, name: str, data: bytes, is_last: bool) -> None:
         file = f"{self._path}/{name}"
-        head = _read_head(data)
+        head = read_head(data)
         if head is None:
             if not is_last or data.rstrip(b"\0"):
                 raise _DoubtfulLogError(f"{file}: its first sector is damaged")
@@ -193,7 +197,7 @@ class _Scanner:
             return
         self._check_head(file, head)
         self.number, self.chain, self.end = head.first, head.chain, FIRST_COMMIT
-        while (commit := _read_commit(data, self.end, self.chain)) is not None:
+        while (commit := read_commit(data, self.end, self.chain)) is not None:
             # Records that a snapshot replaced before they were written have numbers, too.
             if commit.first < self.number or (commit.first > self.number and not commit.replaces):
                 break
@@ -239,11 +243,12 @@ def _check_format(file: str, data: bytes) -> None:
     version = data[len(_FAMILY) : len(MAGIC)]
     if not data.startswith(_FAMILY) or not version.isdigit() or int(version) == FORMAT:
         return
-    if _read_head(MAGIC + data[len(MAGIC) :]) is None:
+    if read_head(MAGIC + data[len(MAGIC) :]) is None:
         raise UsageError(f"{file}: a log of format {int(version)}; expected format {FORMAT}: {START_AGAIN}")
 
 
-def _read_head(data: bytes) -> Head | None:
+def read_head(data: bytes) -> Head | None:
+    """The head of a segment, given by its first sector; None if it is damaged."""
     content, check = data[:CONTENT], data[CONTENT:SECTOR]
     if len(check) < _SUM.size or not content.startswith(MAGIC) or _SUM.pack(zlib.crc32(content)) != check:
         return None
@@ -253,8 +258,8 @@ def _read_head(data: bytes) -> Head | None:
 
 def _begins_with_snapshot(data: bytes) -> bool:
     """Whether the first commit of a segment is valid and replaces all before it."""
-    head = _read_head(data)
-    commit = None if head is None else _read_commit(data, FIRST_COMMIT, head.chain)
+    head = read_head(data)
+    commit = None if head is None else read_commit(data, FIRST_COMMIT, head.chain)
     return commit is not None and commit.replaces
 
 
@@ -268,9 +273,11 @@ def _is_rotten(sector: bytes, place: int, chain: int) -> bool:
     return bool(sector.strip(b"\0")) and not _is_valid(sector, place, chain)
 
 
-def _read_commit(data: bytes, at: int, chain: int) -> Commit | None:
-    """The commit at a byte of a segment, if all its sectors are valid there."""
-    if not _is_valid(data[at : at + SECTOR], at, chain):
+def read_commit(data: bytes, at: int, chain: int, start: int = 0) -> Commit | None:
+    """The commit at a byte of a segment, if all its sectors are valid there. The data may be a part of the segment that
+    begins at byte `start`."""
+    at -= start
+    if not _is_valid(data[at : at + SECTOR], start + at, chain):
         return None
     magic, length, first, count, flags = _COMMIT.unpack_from(data, at)
     end = at + -(-(_COMMIT.size + length) // CONTENT) * SECTOR
@@ -279,7 +286,7 @@ def _read_commit(data: bytes, at: int, chain: int) -> Commit | None:
     contents, sums = [], []
     for place in range(at, end, SECTOR):
         sector = data[place : place + SECTOR]
-        if not _is_valid(sector, place, chain):
+        if not _is_valid(sector, start + place, chain):
             return None
         contents.append(sector[:CONTENT])
         sums.append(sector[CONTENT:])
@@ -289,4 +296,10 @@ def _read_commit(data: bytes, at: int, chain: int) -> Commit | None:
     for size in struct.unpack_from(f"!{count}I", body, _COMMIT.size):
         records.append(body[place : place + size])
         place += size
-    return Commit(first, bool(flags & REPLACES), records, end, zlib.crc32(b"".join(sums), chain))
+    return Commit(first, bool(flags & REPLACES), records, start + end, zlib.crc32(b"".join(sums), chain))
+
+
+def measure_stored_commit(sector: bytes) -> int:
+    """How many bytes the commit takes that begins with this sector, which may be damaged."""
+    length = _COMMIT.unpack_from(sector)[1] if len(sector) == SECTOR else 0
+    return -(-(_COMMIT.size + length) // CONTENT) * SECTOR

@@ -1,0 +1,20 @@
+"""What a data folder says of itself when it is opened."""
+
+from itertools import count
+
+from amcast.simulation.world.simulated_files import SimulatedFiles
+from amcast.storage.folder import StorageFolder
+
+
+def test_folder_whose_log_was_discarded_is_not_one_that_never_took_part() -> None:
+    """An operator puts a copy back that was made before the first admission. Its group notices, and the log is put
+    aside: the node must ask for its group's state, and not vote as on its first day."""
+    files, numbers = SimulatedFiles("node"), count(1)
+    first = StorageFolder(files, lambda: next(numbers))
+    assert first.state.condition == "fresh"
+    first.discard(records=9, incarnation=4)
+    first.close()
+    again = StorageFolder(files, lambda: next(numbers)).state
+    assert again.condition == "lost"
+    assert again.incarnation == 4
+    assert again.records > 9

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from amcast.kernel.effects import Effect
 from amcast.kernel.folder import KnownFolder
-from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
 
 ProcessStatus = dict[str, int | str]
@@ -68,6 +68,10 @@ class Diagnostics:
         meanwhile."""
         return None
 
+    def lost_groups(self) -> tuple[GroupId, ...]:
+        """The groups for which nobody waits, in protocols that survive the loss of whole groups."""
+        return ()
+
     def stored_message(self, message: MessageId) -> Message | None:
         """A message that this process still holds, delivered or not."""
         return None
@@ -80,9 +84,19 @@ class Diagnostics:
 
     # Questions of drivers
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether others may rely on what this process delivered: it takes part in its group, and its group does not
+        contradict it."""
+        return True
+
     def unanswered_bytes(self) -> int:
         """The payload of clients' messages that this process has requested as their gateway, without all replies."""
         return 0
+
+    def unanswered_bytes_by_client(self) -> dict[ProcessId, int]:
+        """The same payload by the client that sent it."""
+        return {}
 
     def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
         """The same effects for a trace of packets: `Send.about` names the messages in a bundle, not the bundle."""

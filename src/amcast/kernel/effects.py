@@ -94,6 +94,14 @@ class Resolve(Effect, frozen=True):
     """Destinations that did not reply and are lost, in protocols that tolerate the loss of whole groups."""
 
 
+class Close(Effect, frozen=True):
+    """States that nothing that is multicast from now on precedes a delivery of the process' group before a position, in
+    any group (docs/real-time.md). The position only grows within an incarnation, and may be ahead of what this process
+    has delivered."""
+
+    position: int
+
+
 class SetTimer(Effect, frozen=True):
     """Sets a timer to expire after a duration that the driver draws from [low, high]. Setting a name again replaces
     the timer."""
@@ -110,8 +118,8 @@ class CancelTimer(Effect, frozen=True):
 
 
 class Persist(Effect, frozen=True):
-    """Makes a record durable. It is a barrier: no later Send, Deliver or Resolve, of this or a later step, takes effect
-    before the record is durable."""
+    """Makes a record durable. It is a barrier: no later Send, Deliver, Resolve or Close, of this or a later step, takes
+    effect before the record is durable."""
 
     record: Record
     replaces: bool = False
@@ -141,6 +149,8 @@ class Remember(Effect, frozen=True):
     """Why the folder is doubtful, other than by damage that its storage finds; "" if it is not."""
     lazy: bool = False
     """Whether the driver may write it later: a crash may lose it."""
+    divergence: str = ""
+    """How the node diverged from its group; "" if it did not."""
 
 
 class Restart(Effect, frozen=True):

@@ -64,6 +64,14 @@ class Suspect(Event, frozen=True):
     up: bool
 
 
+class StateTaken(Event, frozen=True):
+    """The application above this process has taken its state at a position: after all deliveries before it."""
+
+    position: int
+    digest: int
+    """Of the state; equal states have equal digests."""
+
+
 class LinkReset(Event, frozen=True):
     """The link with a peer starts over: bodies in flight in either direction may be lost."""
 

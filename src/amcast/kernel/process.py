@@ -44,6 +44,10 @@ class Process(Diagnostics, ABC):
 
     sends_replies: ClassVar[bool] = False
     """Whether the protocol itself sends a Reply for each delivery; otherwise its node does."""
+    awaits_answers: ClassVar[bool] = False
+    """Whether the process resolves each message that it multicasts when the message is answered."""
+    states_closings: bool = False
+    """Whether the process states which deliveries of its group are closed (`Close`)."""
     fast_body: ClassVar[type[Body]] = Body
     """The most frequent type of body, if `fast_receive` handles it instead of `on_receive`."""
 
@@ -197,8 +201,15 @@ class Process(Diagnostics, ABC):
     def persist(self, record: Record, replaces: bool = False, after_deliveries: bool = False) -> None:
         self._outbox.append(Persist(record, replaces, after_deliveries))
 
-    def remember(self, peers: tuple[KnownFolder, ...], admitted: bool, doubt: str = "", lazy: bool = False) -> None:
-        self._outbox.append(Remember(peers, admitted, doubt, lazy))
+    def remember(
+        self,
+        peers: tuple[KnownFolder, ...],
+        admitted: bool,
+        doubt: str = "",
+        lazy: bool = False,
+        divergence: str = "",
+    ) -> None:
+        self._outbox.append(Remember(peers, admitted, doubt, lazy, divergence))
 
     def restart(self, incarnation: int = 0, records: int = 0) -> None:
         self._outbox.append(Restart(incarnation, records))

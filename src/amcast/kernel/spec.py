@@ -93,6 +93,11 @@ class Claims:
     """Whether the protocol requires groups of one process."""
     fifo: bool = False
     exactly_once: bool = False
+    real_time: bool = False
+    """Whether a message that was answered before another was multicast precedes it, over all groups (P9)."""
+    removes_groups: bool = False
+    """Whether the protocol stops waiting for a group that it takes for lost (note "removed"). Real-time order does not
+    hold across such a group if it is not lost."""
     ranked: bool = False
     """Whether deliveries carry a rank, an order key that all processes agree on."""
     members: bool = True
@@ -112,6 +117,11 @@ class Claims:
     round_start_ns: Callable[[Any], int] = lambda config: 0
     """Where rounds follow the clock: the start of a round, in ns after boot, just before which the lone multicast is
     measured. 0: at boot."""
+
+    def for_nodes(self) -> "Claims":
+        """The claims of nodes with data folders: they notice a spoilt folder, if the protocol readmits members that
+        lost their records."""
+        return replace(self, faults=self.faults | {"emptied", "rollback"}) if "amnesia" in self.faults else self
 
 
 @dataclass(frozen=True)

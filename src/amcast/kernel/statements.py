@@ -39,6 +39,8 @@ class Listener:
 
     targets: tuple[ProcessId, ...] = ()
     """The processes to which the present body goes; none for a record."""
+    configuration: int = 0
+    """The configuration of the instance that sends the present body."""
 
     def propose(
         self,
@@ -73,10 +75,16 @@ class Listener:
         """The source takes no part in lower ballots from now on."""
 
     def report_votes(
-        self, domain: Domain, source: ProcessId, ballot: int, below: Slot, votes: Mapping[Slot, tuple[int, Hashable]]
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        below: Slot,
+        votes: Mapping[Slot, tuple[int, Hashable]],
+        memory_losses: tuple[int, ...] = (),
     ) -> None:
         """With its promise of a ballot: all votes of the source, ballot and value by slot, but for slots below `below`,
-        whose decisions it knows."""
+        whose decisions it knows; and the last incarnation of each member that it knows to have begun without memory."""
 
     def report_state(
         self,
@@ -86,9 +94,11 @@ class Listener:
         held: tuple[int, int],
         clock: int,
         entries: Mapping[Slot, Hashable],
+        memory_losses: tuple[int, ...] = (),
     ) -> None:
         """With its promise of a ballot: the last ballot in which the source took part and the length of its log (0 if
-        there is no log), its clock, and what it accepted in that ballot, but for what it has delivered."""
+        there is no log), its clock, what it accepted in that ballot, but for what it has delivered, and the last
+        incarnation of each member that it knows to have begun without memory."""
 
     def publish_clock(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
         """The source gives no timestamp at or below its clock, and reports it to every later ballot."""

@@ -53,6 +53,8 @@ class Topology:
         self._group_of: dict[ProcessId, GroupId] = {}
         self._processes_of: dict[tuple[GroupId, ...], tuple[ProcessId, ...]] = {}
         """Cache of `processes_of`."""
+        self._names_of: dict[tuple[GroupId, ...], tuple[str, ...]] = {}
+        """Cache of `names_of`."""
         self._validate()
         self.groups: tuple[GroupId, ...] = tuple(self._members)
         self.servers: tuple[ProcessId, ...] = tuple(sorted(self._group_of))
@@ -115,6 +117,15 @@ class Topology:
         if configuration is None:
             return self._members[group]
         return self._history[(group, configuration)]
+
+    def names_of(self, groups: tuple[GroupId, ...]) -> tuple[str, ...]:
+        """The names of groups, for users; a group without a name goes by its number."""
+        names = self._names_of.get(groups)
+        if names is None:
+            names = tuple(self.names.get(group, str(group)) for group in groups)
+            if len(self._names_of) < MAX_CACHED_DESTINATIONS:
+                self._names_of[groups] = names
+        return names
 
     def quorum(self, group: GroupId, configuration: int | None = None) -> int:
         """The size of a majority of a group."""

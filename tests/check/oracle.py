@@ -71,8 +71,38 @@ class Oracle:
         ]
 
     def shortest_cycle(self) -> int | None:
-        """The length of the shortest cycle of `precedes`, by powers of the relation."""
-        edges = {m: {n for n in self.messages if self.precedes(m, n)} for m in self.messages}
+        """The length of the shortest cycle of `precedes`."""
+        return self._shortest({m: {n for n in self.messages if self.precedes(m, n)} for m in self.messages})
+
+    def completed(self, message: int) -> int | None:
+        """When a message was answered; or, in a trace without answers, delivered in all its destinations."""
+        sent = self.trace.multicasts[message]["at_ns"]
+        if self.trace.answers is not None:
+            times = [at_ns for answered, at_ns in self.trace.answers if answered == message]
+            return max(sent, min(times)) if times else None
+        moment = sent
+        for group in self.trace.multicasts[message]["destinations"]:
+            rows = [row for p in self.trace.groups[group] for row in self.trace.sequences.get(p, [])]
+            times = [at_ns for _, delivered, at_ns in rows if delivered == message]
+            if not times:
+                return None
+            moment = max(moment, min(times))
+        return moment
+
+    def precedes_in_time(self, m: int, other: int) -> bool:
+        """Whether m was complete before the other was multicast."""
+        completed = self.completed(m)
+        apart = self.trace.clock_bound_ns or 0
+        return completed is not None and self.trace.multicasts[other]["at_ns"] - completed > apart
+
+    def shortest_timed_cycle(self) -> int | None:
+        """The length of the shortest cycle of `precedes` and `precedes_in_time` together."""
+        return self._shortest(
+            {m: {n for n in self.messages if self.precedes(m, n) or self.precedes_in_time(m, n)} for m in self.messages}
+        )
+
+    def _shortest(self, edges: dict[int, set[int]]) -> int | None:
+        """The length of a shortest cycle, by powers of the relation."""
         reach = edges
         for length in range(1, len(self.messages) + 1):
             if any(m in reach[m] for m in self.messages):

@@ -128,10 +128,25 @@ def test_missing_column_is_refused(folder: Path, table: str, name: str) -> None:
         ("multicasts", "destinations", lambda v: [d[0] for d in v], pa.int32(), "is int32; expected array<int>"),
         ("packets", "sent_ns", lambda v: list(map(str, v)), pa.string(), "column sent_ns is string; expected long"),
         ("notes", "value", lambda v: list(map(str, v)), pa.string(), "column value is string; expected double"),
-        ("deliveries", "message", lambda v: [None, *v[1:]], pa.int64(), "column message has 1 nulls"),
-        ("packets", "source", lambda v: [None, *v[1:]], pa.int32(), "column source has 1 nulls"),
-        ("multicasts", "destinations", lambda v: [[None], *v[1:]], pa.list_(pa.int32()), "nulls inside its lists"),
+        ("deliveries", "message", lambda v: [None, *v[1:]], pa.int64(), "column message is null in row 0 (1 nulls)"),
+        ("packets", "source", lambda v: [None, *v[1:]], pa.int32(), "column source is null in row 0 (1 nulls)"),
+        (
+            "multicasts",
+            "destinations",
+            lambda v: [[None], *v[1:]],
+            pa.list_(pa.int32()),
+            "has a null inside its list in row 0",
+        ),
         ("processes", "process", lambda v: [2**40, *v[1:]], pa.int64(), "column process:"),
+        (
+            "deliveries",
+            "position",
+            lambda v: [*v[:2], -1, *v[3:]],
+            pa.int64(),
+            "position is -1 in row 2; expected 0",
+        ),
+        ("deliveries", "position", lambda v: [2**63 - 1, *v[1:]], pa.int64(), "in row 0; expected 0 to 46116860184273"),
+        ("multicasts", "at_ns", lambda v: [-(2**63), *v[1:]], pa.int64(), "at_ns is -9223372036854775808 in row 0"),
     ],
 )
 def test_wrong_type_is_refused(

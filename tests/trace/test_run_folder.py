@@ -196,6 +196,27 @@ def test_packets_table_is_absent_without_packets(tmp_path: Path) -> None:
     assert Run.from_recorder(silent, META).packets is None
 
 
+def test_answers_table_says_that_senders_wait_for_answers(tmp_path: Path) -> None:
+    with FolderRecorder(tmp_path / "silent", META) as recorder:
+        recorder.record_process(0, 0)
+    assert read_run(tmp_path / "silent").answers is None
+    with FolderRecorder(tmp_path / "unanswered", META) as recorder:
+        recorder.has_answers = True
+    assert read_run(tmp_path / "unanswered").answers == {"message": [], "at_ns": []}
+    with FolderRecorder(tmp_path / "answered", META, rows_per_group=2) as recorder:
+        recorder.has_answers = True
+        for number in range(5):
+            recorder.record_answer(number, 10 * number)
+    assert read_run(tmp_path / "answered").answers == {"message": [0, 1, 2, 3, 4], "at_ns": [0, 10, 20, 30, 40]}
+
+
+def test_host_of_a_process_may_be_absent(tmp_path: Path) -> None:
+    with FolderRecorder(tmp_path / "run", META) as recorder:
+        recorder.record_process(0, 0)
+        recorder.record_process(1, 0, host="here")
+    assert read_run(tmp_path / "run").processes["host"] == [None, "here"]
+
+
 @pytest.mark.parametrize("make", [lambda path: FolderRecorder(path, META), lambda path: Recorder()])
 def test_memory_and_folder_recorders_get_equal_reports(tmp_path: Path, make: Callable[[Path], Recorder]) -> None:
     recorder = make(tmp_path / "run")

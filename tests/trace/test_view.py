@@ -1,8 +1,10 @@
 """The one-line view and the picture show what is there, and say what they leave out."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
@@ -42,6 +44,42 @@ def test_one_line_per_step_in_time_order() -> None:
         "2.000 ms  p0              delivers 6000000000 at position 0",
         "2.500 ms  p1 <- p0        Heartbeat, 1.000 ms on its way",
     ]
+
+
+def live_run() -> Run:
+    """The same as a cluster records it: the clock counts from 1970, groups have names, and a kill is noted."""
+    start = 1_700_000_000 * 10**9
+    trace = Trace({0: [0], 1: [1]}, [6])
+    trace.multicast(6_000_000_000, 0, 1, sender=6)
+    trace.multicasts[6_000_000_000]["at_ns"] = start
+    trace.sequences = {0: [(0, 6_000_000_000, start + 2_000_000)]}
+    run = trace.run()
+    notes = {"process": [1], "at_ns": [start + 1_000_000], "name": ["fault-crash"], "message": [None], "value": [None]}
+    groups = [{"id": 0, "name": "orders", "members": [0]}, {"id": 1, "name": "stock", "members": [1]}]
+    return replace(run, notes=notes, meta=structs.replace(run.meta, topology={"groups": groups}))
+
+
+def test_live_run_counts_from_its_first_multicast_and_names_its_replicas() -> None:
+    run = live_run()
+    assert list(render_lines(run)) == [
+        "0.000 ms  client 6  multicasts 6000000000 to groups 0, 1 (0 bytes)",
+        "1.000 ms  stock/1   notes fault-crash",
+        "2.000 ms  orders/1  delivers 6000000000 at position 0",
+    ]
+    svg = draw_spacetime(run)
+    assert ">orders/1</text>" in svg
+    assert ">crash of stock/1</text>" in svg
+    assert "orders/1 delivers 6000000000 at position 0 and 2.000 ms" in svg
+    assert "1,700,000" not in svg
+
+
+@pytest.mark.parametrize(
+    "topology", [None, [], {"groups": 3}, {"groups": [4, {"name": 1}, {"name": "a", "members": ["x"]}]}]
+)
+def test_any_topology_in_run_json_can_be_shown(topology: object) -> None:
+    run = example_run()
+    run = replace(run, meta=structs.replace(run.meta, topology=topology))
+    assert "p0" in "".join(render_lines(run))
 
 
 def test_selection_narrows_the_view() -> None:

@@ -1,4 +1,4 @@
-"""The deliveries of processes as chains: the input of the merge that checks P4 and P5.
+"""The deliveries of processes as chains: the input of the merge that checks P4, P5 and P9.
 
 If the members of a group delivered prefixes of one sequence, the longest stands for all of them: its edges include
 theirs (docs/MODEL.md). A chain has valid deliveries only: a message delivered twice violates P1, and would only add
@@ -6,6 +6,7 @@ false edges here.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from amcast.check.evidence import DeliverySequence, Evidence
@@ -26,15 +27,18 @@ class DeliveryChain:
 
 @dataclass
 class ChainSet:
-    """All chains of a run, and the chains that each delivered message is addressed to."""
+    """All chains of a run, and the chains that each delivered or complete message is addressed to."""
 
     chains: list[DeliveryChain]
     addressed: dict[int, tuple[int, ...]]
     """message -> indices of chains."""
+    pending: set[int] = field(default_factory=set)
+    """Complete messages that no process has delivered: they are in no chain and precede nothing by |->."""
 
 
-def build_chains(evidence: Evidence) -> ChainSet:
-    """Builds one chain per group whose members agree, else one per member."""
+def build_chains(evidence: Evidence, complete: Iterable[int] = ()) -> ChainSet:
+    """Builds one chain per group whose members agree, else one per member. Messages that are complete belong to the
+    set even if no process has delivered them."""
     chains: list[DeliveryChain] = []
     indices_of_group: dict[int, list[int]] = {}
     for group, members in evidence.members.items():
@@ -45,8 +49,12 @@ def build_chains(evidence: Evidence) -> ChainSet:
         indices_of_group[group] = list(range(len(chains), len(chains) + len(found)))
         chains += found
     addressed = _map_addressed(evidence, chains, indices_of_group)
+    pending = {message for message in complete if message not in addressed}
+    for message in sorted(pending):
+        groups = evidence.destinations[message]
+        addressed[message] = tuple(index for group in groups for index in indices_of_group[group])
     _fill_undelivered(chains, addressed)
-    return ChainSet(chains, addressed)
+    return ChainSet(chains, addressed, pending)
 
 
 def _fill_undelivered(chains: list[DeliveryChain], addressed: dict[int, tuple[int, ...]]) -> None:

@@ -17,10 +17,11 @@ from math import isfinite
 from typing import Any
 
 from amcast.kernel.errors import UsageError
+from amcast.trace.columns import LIMIT
 from amcast.trace.run import Run
 
-Entry = tuple[int, int, int]
-"""(position, message, at_ns); at_ns is -1 when a snapshot stands for the delivery."""
+Entry = tuple[int, int, int | None]
+"""(position, message, at_ns); at_ns is None when a snapshot stands for the delivery."""
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Evidence:
     session: dict[int, tuple[int, int]]
     """Messages of client sessions -> (session, sequence number)."""
     sequences: dict[int, DeliverySequence]
-    """Of every member of a group, and of every other process that delivered something."""
+    """Of every member of a group, and of every other process that delivered something or lost rows of its trace."""
     _members_of: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _delivered: dict[int, frozenset[int]] = field(default_factory=dict)
 
@@ -108,6 +109,8 @@ def collect_evidence(run: Run) -> Evidence:
         messages, _normalize_sets(multicasts["destinations"]), "multicasts: message", "destinations"
     )
     _refuse_unknown_groups(destinations, members)
+    multicast_ns = _find_first_multicasts(messages, multicasts["at_ns"])
+    _refuse_contradictions(run, group_of, destinations, multicast_ns)
     return Evidence(
         run=run,
         complete=run.meta.claims.complete,
@@ -116,7 +119,7 @@ def collect_evidence(run: Run) -> Evidence:
         members={group: tuple(found) for group, found in sorted(members.items())},
         sender=_map_unique(messages, multicasts["sender"], "multicasts: message", "sender"),
         destinations=destinations,
-        multicast_ns=_find_first_multicasts(messages, multicasts["at_ns"]),
+        multicast_ns=multicast_ns,
         session=_map_sessions(multicasts),
         sequences=_build_sequences(run, group_of, members),
     )
@@ -173,8 +176,39 @@ def _find_first_multicasts(messages: list[int], times: list[int]) -> dict[int, i
 
 
 def _map_sessions(multicasts: dict[str, list[Any]]) -> dict[int, tuple[int, int]]:
-    rows = zip(multicasts["message"], multicasts["session"], multicasts["sequence"], strict=True)
-    return {m: (session, number) for m, session, number in rows if session is not None and number is not None}
+    numbers = list(zip(multicasts["session"], multicasts["sequence"], strict=True))
+    found = _map_unique(multicasts["message"], numbers, "multicasts: message", "session and sequence")
+    return {m: pair for m, pair in found.items() if None not in pair}
+
+
+def _refuse_contradictions(
+    run: Run,
+    group_of: dict[int, int | None],
+    destinations: dict[int, tuple[int, ...]],
+    multicast_ns: dict[int, int],
+) -> None:
+    """Refuses deliveries that state another group, other destinations or another time of multicast than the tables
+    that have the last word about these.
+    """
+    table = run.deliveries
+    names = ("process", "group", "message", "destinations", "multicast_ns")
+    for process, group, message, stated, sent in zip(*(table[name] for name in names), strict=True):
+        if group != group_of.get(process, group) and group_of[process] is not None:
+            raise contradiction_error("group", f"process {process}", group, group_of[process], "processes")
+        known = destinations.get(message)
+        if known is None:
+            continue
+        if stated is not None and stated != known and tuple(sorted(set(stated))) != known:
+            raise contradiction_error("destinations", f"message {message}", list(stated), list(known))
+        if sent is not None and sent != multicast_ns[message]:
+            raise contradiction_error("multicast_ns", f"message {message}", sent, multicast_ns[message])
+
+
+def contradiction_error(
+    column: str, subject: str, stated: object, known: object, table: str = "multicasts", stating: str = "deliveries"
+) -> UsageError:
+    """The refusal of a table that states something else than the table that has the last word."""
+    return UsageError(f"{stating}: {column} of {subject} is {stated}, but {known} in {table}; expected the same")
 
 
 def _build_sequences(
@@ -189,6 +223,8 @@ def _build_sequences(
             entries = rows[process] = []
         entries.append((position, message, at_ns))
     notes = _collect_gap_notes(run)
+    for process in notes:
+        rows.setdefault(process, [])  # what a process lost counts, even if nothing is left of it
     found = {}
     for process in sorted(rows):
         entries, notes_of_process = rows[process], notes.get(process, [])
@@ -224,6 +260,18 @@ def _map_positions(peers: list[list[Entry]]) -> dict[int, int]:
     return messages_at
 
 
+def sort_key(entry: Entry) -> tuple[int, bool, int, int]:
+    """Entries in order of position; at one position in order of time, one without a time first."""
+    position, message, at_ns = entry
+    return position, at_ns is not None, at_ns or 0, message
+
+
+def find_snapshot_end(notes_of_process: Iterable[tuple[str, float | None]]) -> int:
+    """The end of the positions that a process' snapshots stand for."""
+    ends = (int(value) for name, value in notes_of_process if name == "installed" and value is not None)
+    return min(LIMIT, max(ends, default=0))
+
+
 def _repair_sequence(
     process: int, entries: list[Entry], notes_of_process: list[tuple[str, float | None]], peers: list[list[Entry]]
 ) -> DeliverySequence:
@@ -231,17 +279,15 @@ def _repair_sequence(
     missing is a gap.
     """
     facts: dict[tuple[int, int], Entry] = {}
-    for entry in sorted(entries, key=lambda entry: (entry[0], entry[2], entry[1])):
+    for entry in sorted(entries, key=sort_key):
         facts.setdefault((entry[0], entry[1]), entry)
     entries_kept = list(facts.values())
     present = {entry[0] for entry in entries_kept}
-    snapshot_end = max(
-        (int(value) for name, value in notes_of_process if name == "installed" and value is not None), default=0
-    )
+    snapshot_end = find_snapshot_end(notes_of_process)
     if snapshot_end:
         messages_at = _map_positions(peers)
         entries_kept += [
-            (position, messages_at[position], -1)
+            (position, messages_at[position], None)
             for position in messages_at
             if position < snapshot_end and position not in present
         ]

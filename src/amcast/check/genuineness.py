@@ -9,8 +9,9 @@ group) do not count. A lost packet involves its source, and for P6' its target a
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from amcast.check.evidence import Evidence
+from amcast.check.evidence import Evidence, contradiction_error
 from amcast.check.verdict import Finding, FindingBuilder
+from amcast.trace.run import Columns
 
 
 class MessagePacket(NamedTuple):
@@ -39,6 +40,8 @@ def check_genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
     about = 0
     for packet in _iterate_packets(evidence):
         about += 1
+        if packet is None:
+            continue
         for process, took_part in ((packet.source, True), (packet.target, packet.arrived)):
             if took_part and process not in concerned and process not in outsiders:
                 outsiders.add(process)
@@ -53,19 +56,61 @@ def check_genuineness(evidence: Evidence) -> tuple[Finding, Finding]:
     return minimal.build(), strict.build()
 
 
-def _iterate_packets(evidence: Evidence) -> Iterator[MessagePacket]:
+def _iterate_packets(evidence: Evidence) -> Iterator[MessagePacket | None]:
+    """All packets about messages; None for one about a single message between two processes that it concerns, which
+    violates nothing and is the usual case."""
     packets = evidence.run.packets
     assert packets is not None
+    concerned = _ConcernedProcesses(evidence)
     names = ("message", "messages", "body", "source", "target", "sent_ns", "received_ns")
-    for batch in packets.batches(*names):
+    for batch in packets.batches(*names, "sender", "destinations"):
+        _refuse_contradictions(evidence, batch)
         for message, messages, body, source, target, sent_ns, received_ns in zip(
             *(batch[name] for name in names), strict=True
         ):
+            if not messages:
+                if message is None:
+                    continue
+                processes = concerned[message]
+                if source in processes and target in processes:
+                    yield None
+                    continue
             about = (message,) if message is not None else ()
             if messages:
                 about = tuple(dict.fromkeys((*about, *messages)))
             if about:
                 yield MessagePacket(about, body, source, target, sent_ns, received_ns is not None)
+
+
+def _refuse_contradictions(evidence: Evidence, batch: Columns) -> None:
+    """Refuses packets that state another sender or other destinations of their message than the multicasts."""
+    if all(batch[name].count(None) == len(batch[name]) for name in ("sender", "destinations")):
+        return
+    for message, sender, stated in zip(batch["message"], batch["sender"], batch["destinations"], strict=True):
+        known = evidence.destinations.get(message)
+        if known is None:
+            continue
+        if sender is not None and sender != evidence.sender[message]:
+            expected = evidence.sender[message]
+            raise contradiction_error("sender", f"message {message}", sender, expected, stating="packets")
+        if stated is not None and tuple(sorted(set(stated))) != known:
+            subject = f"message {message}"
+            raise contradiction_error("destinations", subject, list(stated), list(known), stating="packets")
+
+
+class _ConcernedProcesses(dict[int, frozenset[int]]):
+    """By message: its sender and the members of its destinations; nobody if nobody multicast it."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__()
+        self._evidence = evidence
+
+    def __missing__(self, message: int) -> frozenset[int]:
+        found: frozenset[int] = frozenset()
+        if message in self._evidence.destinations:
+            found = frozenset((self._evidence.sender[message], *self._evidence.addressed_members(message)))
+        self[message] = found
+        return found
 
 
 def _check_strict(evidence: Evidence, packet: MessagePacket, strict: FindingBuilder) -> None:

@@ -44,7 +44,7 @@ def _check_deliveries(evidence: Evidence, sequence: DeliverySequence, tally: Fin
                 f"process {process} ({_describe_group(evidence, process)}) delivered {message} at position {position},"
                 f" but {message} is addressed to {_format_list('group', groups)}"
             )
-        elif 0 <= at_ns < multicast_ns[message]:
+        elif at_ns is not None and at_ns < multicast_ns[message]:
             sentence = (
                 f"process {process} delivered {message} at position {position} and time {at_ns} ns,"
                 f" before it was multicast at {multicast_ns[message]} ns"

@@ -22,6 +22,7 @@ PROPERTY_NAMES: Final = {
     "P6'": "strict genuineness",
     "P7": "FIFO order of sessions",
     "P8": "exactly-once of sessions",
+    "P9": "real-time order",
 }
 EXIT_CODES: Final[dict[Verdict, int]] = {"holds": 0, "violated": 1, "unknown": 2}
 MAX_SENTENCES: Final = 5
@@ -90,6 +91,7 @@ class Report:
                 "complete": claims.complete,
                 "fifo": claims.fifo,
                 "exactly_once": claims.exactly_once,
+                "real_time": claims.real_time,
             },
             "properties": {name: finding.as_dict() for name, finding in self.properties.items()},
         }

@@ -1,4 +1,4 @@
-"""The columns of the five tables, as plain data: the only definition of what a trace looks like.
+"""The columns of the six tables, as plain data: the only definition of what a trace looks like.
 
 `docs/RESULTS.md` explains them; tests hold that page, the Parquet schemas and Spark's schemas equal to this module.
 """
@@ -7,6 +7,13 @@ from typing import Final, Literal, NamedTuple
 
 SCHEMA: Final = 1
 """The version in run.json; readers refuse others."""
+
+LIMIT: Final = 1 << 62
+"""Times lie between -LIMIT and LIMIT (146 years of nanoseconds), positions between 0 and LIMIT: sums and differences of
+two of them fit into 64 bits."""
+
+BATCH_ROWS: Final = 1 << 16
+"""Rows that are read at a time."""
 
 ColumnType = Literal["string", "int", "long", "double", "array<int>", "array<long>"]
 
@@ -19,6 +26,13 @@ class Column(NamedTuple):
     nullable: bool = False
     optional: bool = False
 
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The lowest and the highest value of a column of times or positions; None for other columns."""
+        if self.name == "position":
+            return 0, LIMIT
+        return (-LIMIT, LIMIT) if self.name.endswith("_ns") else None
+
 
 PROCESSES: Final = (
     Column("run", "string"),
@@ -26,6 +40,7 @@ PROCESSES: Final = (
     Column("group", "int", nullable=True),
     Column("region", "string"),
     Column("crashed_at_ns", "long", nullable=True),
+    Column("host", "string", nullable=True, optional=True),
 )
 MULTICASTS: Final = (
     Column("run", "string"),
@@ -36,6 +51,11 @@ MULTICASTS: Final = (
     Column("bytes", "int"),
     Column("session", "long", nullable=True, optional=True),
     Column("sequence", "long", nullable=True, optional=True),
+)
+ANSWERS: Final = (
+    Column("run", "string"),
+    Column("message", "long"),
+    Column("at_ns", "long"),
 )
 DELIVERIES: Final = (
     Column("run", "string"),
@@ -76,6 +96,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "processes": PROCESSES,
     "multicasts": MULTICASTS,
     "deliveries": DELIVERIES,
+    "answers": ANSWERS,
     "packets": PACKETS,
     "notes": NOTES,
 }

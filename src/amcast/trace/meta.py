@@ -3,16 +3,17 @@
 Only `schema` and `run` are required, so that any system can write a trace; unknown fields are ignored.
 """
 
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from amcast.kernel.config import describe_error
 from amcast.kernel.errors import UsageError
-from amcast.trace.columns import SCHEMA
+from amcast.trace.columns import LIMIT, SCHEMA
 
 META_FILE = "run.json"
 UNFINISHED_META_FILE = ".run.json"
@@ -27,6 +28,8 @@ class RunClaims(msgspec.Struct, frozen=True, kw_only=True):
     """Every message that must be delivered was, or the stated liveness bound passed after healing."""
     fifo: bool = False
     exactly_once: bool = False
+    real_time: bool = False
+    """What was answered before another message was multicast comes before it, over all groups."""
 
 
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     workload: Any = None
     faults: Any = None
     versions: Any = None
+    clock_bound_ns: Annotated[int, msgspec.Meta(ge=0, le=LIMIT)] | None = None
+    """How far the clocks of any two processes differ at most; needed to judge real-time order on several hosts."""
     claims: RunClaims = RunClaims()
 
     def with_claims(self, **changes: Any) -> "Meta":
@@ -51,7 +56,12 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
 def collect_versions() -> dict[str, str]:
     """The versions of Python and of the packages that a run was made with: needed to repeat it."""
-    return {"python": python_version(), **{name: version(name) for name in ("amcast", "msgspec", "pyarrow")}}
+    return dict(_read_versions())
+
+
+@cache
+def _read_versions() -> tuple[tuple[str, str], ...]:
+    return ("python", python_version()), *((name, version(name)) for name in ("amcast", "msgspec", "pyarrow"))
 
 
 def encode_metas(metas: Meta | list[Meta]) -> bytes:

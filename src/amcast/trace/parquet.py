@@ -4,17 +4,16 @@ Sorted integers shrink to a byte or two with delta encoding; columns with few di
 everything is compressed with zstd. Nothing in a file depends on when or where it was written: equal rows, equal bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.arrow_columns import to_arrow
-from amcast.trace.columns import TABLES, Column, ColumnType
+from amcast.trace.columns import BATCH_ROWS, TABLES, Column, ColumnType
 from amcast.trace.recorder import Row
 
 TYPES: Final[dict[ColumnType, pa.DataType]] = {
@@ -26,7 +25,7 @@ TYPES: Final[dict[ColumnType, pa.DataType]] = {
     "array<long>": pa.list_(pa.int64()),
 }
 DICTIONARY_COLUMNS: Final = frozenset(
-    {"run", "region", "body", "name", "process", "group", "sender", "source", "target", "bytes"}
+    {"run", "region", "host", "body", "name", "process", "group", "sender", "source", "target", "bytes"}
 )
 """Columns with few distinct values, for which a dictionary pays."""
 OMITTED_COLUMNS: Final = {"packets": frozenset({"sender", "destinations"})}
@@ -107,7 +106,7 @@ def _join_chunks(column: Column, chunks: list[pa.Array], codes: dict[Any, int]) 
         return pa.concat_arrays(chunks) if chunks else pa.nulls(0, kind)
     numbers = pa.concat_arrays(chunks) if chunks else pa.nulls(0, pa.int32())
     values = to_arrow(list(codes), kind)
-    if column.type == "string":
+    if column.type == "string" and None not in codes:  # Parquet takes no dictionary with a null
         return pa.DictionaryArray.from_arrays(numbers, values)
     return values.take(numbers)
 
@@ -123,15 +122,17 @@ def open_parquet(file: Path) -> pq.ParquetFile:
         raise unreadable_file_error(file, error) from None
 
 
-def unreadable_file_error(file: Path, error: Exception) -> UsageError:
+def unreadable_file_error(file: Path | str, error: Exception) -> UsageError:
     """The error for a file that Arrow cannot read."""
     return UsageError(f"{file}: {_first_line(error)}; expected a whole Parquet file")
 
 
-def check_schema(table: str, file: Path, schema: pa.Schema) -> list[str]:
-    """The known columns of a file; refuses missing columns and wrong types."""
+def check_schema(table: str, file: Path | str, schema: pa.Schema, names: Collection[str] | None = None) -> list[str]:
+    """The known columns of a file, or those of the named ones that it has; refuses missing columns and wrong types."""
     known = []
     for column in TABLES[table]:
+        if names is not None and column.name not in names:
+            continue
         if column.name not in schema.names:
             if not column.optional:
                 raise UsageError(f"{file}: column {column.name} is missing; expected {column.type}")
@@ -143,35 +144,84 @@ def check_schema(table: str, file: Path, schema: pa.Schema) -> list[str]:
     return known
 
 
-def to_canonical(table: str, file: Path, data: pa.Table) -> pa.Table:
-    """The known columns in the trace's types and order; an absent optional column becomes null."""
-    arrays = []
-    for column in TABLES[table]:
-        kind = TYPES[column.type]
-        if column.name not in data.schema.names:
-            arrays.append(pa.nulls(len(data), kind))
-            continue
-        array = data.column(column.name)
-        if not column.nullable and array.null_count:
-            raise UsageError(
-                f"{file}: column {column.name} has {array.null_count} nulls; expected {column.type}, never null"
-            )
-        if pa.types.is_dictionary(array.type):
-            array = array.cast(array.type.value_type)
+def to_canonical(
+    table: str, file: Path | str, data: pa.Table, names: Collection[str] | None = None, first_row: int = 0
+) -> pa.Table:
+    """The known columns, or the named ones, in the trace's types and order; an absent optional column becomes null.
+
+    Refuses nulls where none may be, and times and positions beyond their bounds; `first_row` is the number of the first
+    of these rows in the file.
+    """
+    arrays, wanted = [], [column for column in TABLES[table] if names is None or column.name in names]
+    for column in wanted:
+        if column.name in data.schema.names:
+            arrays.append(_to_canonical_column(column, file, data.column(column.name), first_row))
+        else:
+            arrays.append(pa.nulls(len(data), TYPES[column.type]))
+    return pa.table(arrays, names=[column.name for column in wanted])
+
+
+def _to_canonical_column(column: Column, file: Path | str, array: pa.ChunkedArray, first_row: int) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
+    where = f"{file}: column {column.name}"
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)  # only now are nulls inside the dictionary visible
+    if array.null_count and not column.nullable:
+        row = first_row + pc.index(pc.is_null(array), True).as_py()
+        raise UsageError(f"{where} is null in row {row} ({array.null_count} nulls); expected {column.type}, never null")
+    if array.type != TYPES[column.type]:
         try:
-            array = array.cast(kind)
+            array = array.cast(TYPES[column.type])
         except pa.ArrowInvalid as error:
-            raise UsageError(f"{file}: column {column.name}: {_first_line(error)}; expected {column.type}") from None
-        if column.type.startswith("array") and pc.list_flatten(array).null_count:
-            raise UsageError(f"{file}: column {column.name} has nulls inside its lists; expected {column.type}")
-        arrays.append(array)
-    return pa.table(arrays, names=[column.name for column in TABLES[table]])
+            raise UsageError(f"{where}: {_first_line(error)}; expected {column.type}") from None
+    if column.type.startswith("array") and pc.list_flatten(array).null_count:
+        row = first_row + next(at for at, values in enumerate(array.to_pylist()) if values and None in values)
+        raise UsageError(f"{where} has a null inside its list in row {row}; expected {column.type}")
+    if column.bounds is not None and len(array):
+        _refuse_out_of_bounds(where, array, column.bounds, first_row)
+    return array
+
+
+def _refuse_out_of_bounds(where: str, array: pa.ChunkedArray, bounds: tuple[int, int], first_row: int) -> None:
+    import pyarrow.compute as pc
+
+    found = pc.min_max(array).as_py()
+    for value in (found["min"], found["max"]):
+        if value is not None and not bounds[0] <= value <= bounds[1]:
+            row = first_row + pc.index(array, pa.scalar(value, array.type)).as_py()
+            raise UsageError(f"{where} is {value} in row {row}; expected {bounds[0]} to {bounds[1]}")
+
+
+def iterate_canonical(
+    table: str,
+    path: Path | str,
+    file: pq.ParquetFile,
+    names: Collection[str] | None = None,
+    row_group: int | None = None,
+    rows: int = BATCH_ROWS,
+) -> Iterator[pa.Table]:
+    """The rows of a file, or of one of its row groups, in canonical form, a bounded number at a time.
+
+    Every reader of traces, plain or in Spark's tasks, reads through this function or `to_canonical`: all of them accept
+    and refuse the same files.
+    """
+    columns = check_schema(table, path, file.schema_arrow, names)
+    groups = range(file.metadata.num_row_groups) if row_group is None else [row_group]
+    first = sum(file.metadata.row_group(number).num_rows for number in range(row_group or 0))
+    assert columns, f"no column of {names}"
+    try:
+        for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
+            yield to_canonical(table, path, pa.Table.from_batches([batch]), names, first)
+            first += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable_file_error(path, error) from None
 
 
 def _is_compatible(found: pa.DataType, column: Column) -> bool:
     types = pa.types
     if types.is_null(found):
-        return column.nullable
+        return True  # an empty table of many writers; a row in it is refused as null
     if types.is_dictionary(found):
         found = found.value_type
     match column.type:
@@ -183,6 +233,7 @@ def _is_compatible(found: pa.DataType, column: Column) -> bool:
             return bool(types.is_floating(found))
         case _:
             listed = types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)
+            listed = listed or types.is_list_view(found) or types.is_large_list_view(found)
             return bool(listed and (types.is_integer(found.value_type) or types.is_null(found.value_type)))
 
 

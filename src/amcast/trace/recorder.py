@@ -23,6 +23,10 @@ class Recorder:
     sample_every: int = 1
     """Deliveries are sampled: only messages whose id is a multiple of this are recorded, at every process alike."""
 
+    has_answers: bool = False
+    """Whether the senders of this run record answers. A driver whose senders do sets it: a message without an answer is
+    then known to be unanswered."""
+
     max_buffered_rows: float = inf
     """A table with this many rows in memory is flushed."""
 
@@ -30,6 +34,7 @@ class Recorder:
         self.processes: list[Row] = []
         self.multicasts: list[Row] = []
         self.deliveries: list[Row] = []
+        self.answers: list[Row] = []
         self.packets: list[Row] = []
         self.notes: list[Row] = []
 
@@ -38,10 +43,16 @@ class Recorder:
         raise AssertionError(f"{len(rows)} rows of {table} are buffered, and this recorder writes none")
 
     def record_process(
-        self, process: ProcessId, group: GroupId | None, region: str = "", crashed_at_ns: int | None = None
+        self,
+        process: ProcessId,
+        group: GroupId | None,
+        region: str = "",
+        crashed_at_ns: int | None = None,
+        host: str | None = None,
     ) -> None:
-        """Called once per process, at the end, when it is known which processes stayed down."""
-        self.processes.append((process, group, region, crashed_at_ns))
+        """Called once per process, at the end, when it is known which processes stayed down. `host`: whose clock the
+        process reads; None if all processes read one clock."""
+        self.processes.append((process, group, region, crashed_at_ns, host))
 
     def record_multicast(
         self, message: Message, at_ns: int, session: int | None = None, sequence: int | None = None
@@ -50,6 +61,13 @@ class Recorder:
         rows.append((message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence))
         if len(rows) >= self.max_buffered_rows:
             self.flush_table("multicasts", rows)
+
+    def record_answer(self, message: MessageId, at_ns: int) -> None:
+        """Called when a message is answered to its sender."""
+        rows = self.answers
+        rows.append((message, at_ns))
+        if len(rows) >= self.max_buffered_rows:
+            self.flush_table("answers", rows)
 
     def record_delivery(
         self,
@@ -94,7 +112,11 @@ class Recorder:
         received_ns: int | None,
     ) -> None:
         """Called once per packet, when its fate is known: received, or lost (None)."""
-        self.record_packets(about, body, source, (target,), size, sent_ns, received_ns)
+        rows = self.packets
+        about, messages = (None, about) if type(about) is tuple else (about, None)
+        rows.append((about, body, source, target, size, sent_ns, received_ns, None, None, messages))
+        if len(rows) >= self.max_buffered_rows:
+            self.flush_table("packets", rows)
 
     def record_packets(
         self,

@@ -4,27 +4,25 @@
     run = read_run("runs/latest")                       from a run folder
     run.deliveries["process"][0]                        a table is a dict of lists, one per column
 
-Packets are the largest table and are needed least: they stay where they are and are read in batches of columns.
+Packets are the largest table and are needed least: they stay where they are and are read in batches of columns. Arrow
+is slow to load: only what reads files imports it, so that searches and most commands start without it.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amcast.kernel.errors import UsageError
-from amcast.trace import parquet
-from amcast.trace.columns import REQUIRED, TABLES
+from amcast.trace.columns import BATCH_ROWS, REQUIRED, TABLES
 from amcast.trace.meta import META_FILE, Meta, read_metas
 from amcast.trace.recorder import Recorder, Row
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Columns = dict[str, list[Any]]
 """A table, or a batch of one: column name -> values. Every known column but `run` is present; an absent one is None."""
-
-BATCH_ROWS: Final = 1 << 16
 
 
 class Packets(Protocol):
@@ -38,7 +36,8 @@ class Packets(Protocol):
 
 @dataclass
 class Run:
-    """The tables of one run. `packets` is None when packets were not recorded, which is not the same as no packets."""
+    """The tables of one run. `packets` and `answers` are None when they were not recorded, which is not the same as
+    empty."""
 
     meta: Meta
     processes: Columns
@@ -46,6 +45,7 @@ class Run:
     deliveries: Columns
     notes: Columns
     packets: Packets | None
+    answers: Columns | None = None
 
     @classmethod
     def from_recorder(cls, recorder: Recorder, meta: Meta) -> "Run":
@@ -57,6 +57,7 @@ class Run:
             to_columns("deliveries", recorder.deliveries),
             to_columns("notes", recorder.notes),
             MemoryPackets(recorder.packets) if recorder.wants_packets else None,
+            to_columns("answers", recorder.answers) if recorder.has_answers else None,
         )
 
 
@@ -89,11 +90,14 @@ class FilePackets:
         self._files = files
         self._run = run
         self._shared = shared
-        self._known = {
-            file: parquet.check_schema("packets", file, parquet.open_parquet(file).schema_arrow) for file in files
-        }
+        from amcast.trace import parquet
+
+        for file in files:
+            parquet.check_schema("packets", file, parquet.open_parquet(file).schema_arrow)
 
     def __len__(self) -> int:
+        from amcast.trace import parquet
+
         if self._shared:
             return sum(len(batch["source"]) for batch in self.batches("source"))
         return sum(parquet.open_parquet(file).metadata.num_rows for file in self._files)
@@ -104,15 +108,13 @@ class FilePackets:
             for batch in self._tables(file):
                 yield {name: batch.column(name).to_pylist() for name in wanted}
 
-    def _tables(self, file: Path) -> Iterator[pa.Table]:
-        try:
-            for batch in parquet.open_parquet(file).iter_batches(BATCH_ROWS, columns=self._known[file]):
-                table = parquet.to_canonical("packets", file, pa.Table.from_batches([batch]))
-                table = _select_run(table, self._run, file, self._shared)
-                if len(table):
-                    yield table
-        except (pa.ArrowException, OSError) as error:
-            raise parquet.unreadable_file_error(file, error) from None
+    def _tables(self, file: Path) -> "Iterator[pa.Table]":
+        from amcast.trace import parquet
+
+        for table in parquet.iterate_canonical("packets", file, parquet.open_parquet(file)):
+            selected = _select_run(table, self._run, file, self._shared)
+            if len(selected):
+                yield selected
 
 
 def read_run(folder: Path | str, run: str | None = None) -> Run:
@@ -154,17 +156,24 @@ class _FolderReader:
         tables = {table: self._columns(table, meta.run) for table in ("processes", "multicasts", "deliveries", "notes")}
         files = self._files("packets")
         packets = FilePackets(files, meta.run, len(self._runs) > 1) if files else None
-        return Run(meta, **tables, packets=packets)
+        answers = self._columns("answers", meta.run) if self._files("answers") else None
+        return Run(meta, **tables, packets=packets, answers=answers)
 
     def _columns(self, table: str, run: str) -> Columns:
         if table not in self._tables:
             self._tables[table] = self._read(table)
         data = self._tables[table]
         if len(self._runs) > 1:
+            import pyarrow.compute as pc
+
             data = data.filter(pc.equal(data.column("run"), run))
         return {column.name: data.column(column.name).to_pylist() for column in TABLES[table][1:]}
 
-    def _read(self, table: str) -> pa.Table:
+    def _read(self, table: str) -> "pa.Table":
+        import pyarrow as pa
+
+        from amcast.trace import parquet
+
         files = self._files(table)
         if not files and table in REQUIRED:
             raise UsageError(f"{self._folder}: table {table} is missing; expected {self._folder / table}/*.parquet")
@@ -174,7 +183,12 @@ class _FolderReader:
             return schema.empty_table()
         return pa.concat_tables(parts)
 
-    def _part(self, table: str, file: Path) -> pa.Table:
+    def _part(self, table: str, file: Path) -> "pa.Table":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from amcast.trace import parquet
+
         opened = parquet.open_parquet(file)
         known = parquet.check_schema(table, file, opened.schema_arrow)
         try:
@@ -191,7 +205,9 @@ class _FolderReader:
         return sorted(file for file in (self._folder / table).glob("*.parquet") if not file.name.startswith("."))
 
 
-def _select_run(table: pa.Table, run: str, file: Path, shared: bool) -> pa.Table:
+def _select_run(table: "pa.Table", run: str, file: Path, shared: bool) -> "pa.Table":
+    import pyarrow.compute as pc
+
     in_run = pc.equal(table.column("run"), run)
     if not shared and not pc.all(in_run).as_py() and len(table):
         raise UsageError(f"{file}: rows of another run than {run!r}; expected one run, as {META_FILE} says")

@@ -1,4 +1,4 @@
-"""A run folder, written during the run: five tables of Parquet files, and run.json when the run is complete.
+"""A run folder, written during the run: six tables of Parquet files, and run.json when the run is complete.
 
     RUN/run.json                          written last: its presence shows that the trace is whole
     RUN/deliveries/part-00000.parquet     a file gets its name when it is complete, and never changes
@@ -114,8 +114,8 @@ class FolderRecorder(Recorder):
             self.close()
 
     def _buffered_tables(self) -> list[tuple[str, list[Row]]]:
-        tables = [table for table in TABLES if self.wants_packets or table != "packets"]
-        return [(table, getattr(self, table)) for table in tables]
+        unused = {"packets": not self.wants_packets, "answers": not self.has_answers}
+        return [(table, getattr(self, table)) for table in TABLES if not unused.get(table, False)]
 
     def flush_table(self, table: str, rows: list[Row]) -> None:
         if rows:

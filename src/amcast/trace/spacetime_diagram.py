@@ -1,8 +1,9 @@
 """A run as a space-time diagram: one line per process, time from left to right, an arrow per packet.
 
-A dot is a multicast, a diamond a delivery, a cross a lost packet or a crashed process. Each message has a colour and a
-name; packets about no message are grey. The diagram is one SVG file without scripts or external parts, for light and
-dark backgrounds. It says what its limits omit.
+A dot is a multicast, a ring the answer to its sender, a diamond a delivery, a cross a lost packet or a crashed process;
+a dashed line is a fault that the run notes.
+Each message has a colour and a name; packets about no message are grey. The diagram is one SVG file without scripts or
+external parts, for light and dark backgrounds. It says what its limits omit.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +15,15 @@ from typing import Final, Generic, TypeVar
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, sender_of, sequence_of
 from amcast.trace.run import Run
-from amcast.trace.view import Selection, check_selection, format_time, packet_messages, process_names
+from amcast.trace.view import (
+    Selection,
+    check_selection,
+    find_origin,
+    format_time,
+    group_names,
+    packet_messages,
+    process_names,
+)
 
 COLOURS: Final = (
     ("#2a78d6", "#3987e5"),
@@ -32,8 +41,10 @@ name.
 
 T = TypeVar("T")
 
-LEFT, RIGHT, TOP, BOTTOM, ROW, BREAK = 118, 40, 92, 62, 46, 20
+LEFT, RIGHT, TOP, BOTTOM, ROW, BREAK = 118, 40, 104, 62, 46, 20
 LEGEND_ROW: Final = 20
+FAULT_PREFIX: Final = "fault-"
+"""How the names of notes about faults begin."""
 LEGEND_NAMES: Final = 28
 
 
@@ -89,6 +100,7 @@ class _Diagram:
     def __init__(self, run: Run, selection: Selection, arrows: int, marks: int, width: int) -> None:
         self._run = run
         self._selection = selection
+        self._origin = find_origin(run)
         self._omissions: list[str] = []
         self._marks, self._arrows = self._apply_limits(
             _Earliest(_iterate_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
@@ -104,7 +116,8 @@ class _Diagram:
         shown = min(len(self._colour), LEGEND_NAMES)
         if len(self._colour) > shown:
             self._omissions.append(f"{shown} of {len(self._colour):,} names in the legend")
-        self._legend_columns = max(1, (width - LEFT - RIGHT) // 150)
+        self._legend_width = 40 + 7 * max((len(self._legend_text(message)) for message in self._colour), default=8)
+        self._legend_columns = max(1, (width - LEFT - RIGHT) // self._legend_width)
         self._legend_top = max(self._y.values(), default=TOP) + BOTTOM + 22
         self._height = self._legend_top + LEGEND_ROW * (1 + -(-shown // self._legend_columns))
 
@@ -119,7 +132,7 @@ class _Diagram:
         shown_marks = [mark for mark in marks.first if mark.at_ns < end] or marks.first
         shown_arrows = [arrow for arrow in arrows.first if arrow.sent_ns < end] or arrows.first
         self._omissions.append(
-            f"up to {format_time(end)}, {len(shown_arrows):,} of {arrows.count:,} packets,"
+            f"up to {self._format_time(end)}, {len(shown_arrows):,} of {arrows.count:,} packets,"
             f" {len(shown_marks):,} of {marks.count:,} marks"
         )
         return shown_marks, shown_arrows
@@ -153,6 +166,9 @@ class _Diagram:
         order = sorted(shown, key=lambda message: (times.get(message, 0), message))
         return {message: place % len(COLOURS) for place, message in enumerate(order)}
 
+    def _format_time(self, at_ns: int) -> str:
+        return format_time(at_ns - self._origin)
+
     def _x(self, at_ns: int) -> float:
         span = self._width - LEFT - RIGHT
         return round(LEFT + span * (at_ns - self._start) / (self._end - self._start), 1)
@@ -171,6 +187,7 @@ class _Diagram:
         yield f'<rect class="paper" width="{self._width}" height="{self._height}"/>'
         yield from self._draw_headings()
         yield from self._draw_axis()
+        yield from self._draw_faults()
         yield from self._draw_timelines()
         yield '<g clip-path="url(#inside)">'
         for arrow in self._arrows:
@@ -195,8 +212,9 @@ class _Diagram:
         bottom = max(self._y.values(), default=TOP) + 26
         step = choose_tick_step(self._end - self._start, (self._width - LEFT - RIGHT) // 110)
         digits = max(0, 6 - (len(str(step)) - len(str(step).rstrip("0"))))
-        for at in range(-(-self._start // step) * step, self._end + 1, step):
-            x = self._x(at)
+        start, end = self._start - self._origin, self._end - self._origin
+        for at in range(-(-start // step) * step, end + 1, step):
+            x = self._x(at + self._origin)
             yield f'<line class="grid" x1="{x}" y1="{TOP - 26}" x2="{x}" y2="{bottom}"/>'
             yield f'<text class="soft" x="{x}" y="{bottom + 18}" text-anchor="middle">{at / 1e6:,.{digits}f}</text>'
         yield f'<text class="soft" x="20" y="{bottom + 18}">time in ms</text>'
@@ -204,25 +222,37 @@ class _Diagram:
     def _draw_timelines(self) -> Iterator[str]:
         crashes = dict(zip(self._run.processes["process"], self._run.processes["crashed_at_ns"], strict=True))
         labelled: set[int | None] = set()
+        groups = group_names(self._run)
         for process, group in self._rows:
-            y, crashed = self._y[process], crashes.get(process)
+            y, crashed, name = self._y[process], crashes.get(process), self._names.get(process, f"p{process}?")
             end = self._x(self._end)
             if crashed is not None and crashed < self._end:
                 end = max(self._x(crashed), LEFT)
             yield f'<line class="incarnation" x1="{LEFT}" y1="{y}" x2="{end}" y2="{y}"/>'
             if crashed is not None and self._start <= crashed <= self._end:
-                title = f"process {process} crashed at {format_time(crashed)}"
+                title = f"{name} crashed at {self._format_time(crashed)}"
                 yield f"<g><title>{title}</title>{_draw_cross(end, y, 'crash')}</g>"
-            name = self._names.get(process, f"p{process}?")
-            yield f'<text class="name" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{name}</text>'
-            if group is not None and group not in labelled:
+            yield f'<text class="name" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{escape(name)}</text>'
+            if group is not None and group not in labelled and group not in groups:
                 labelled.add(group)
                 yield f'<text class="soft" x="20" y="{y + 4}">group {group}</text>'
+
+    def _draw_faults(self) -> Iterator[str]:
+        """A dashed line over all processes for every fault in the window, with its kind and its process."""
+        bottom = max(self._y.values(), default=TOP) + 26
+        notes = self._run.notes
+        for process, at, name in zip(notes["process"], notes["at_ns"], notes["name"], strict=True):
+            if name.startswith(FAULT_PREFIX) and self._start <= at <= self._end:
+                x, who = self._x(at), self._names.get(process, f"p{process}?")
+                yield f'<line class="fault" x1="{x}" y1="{TOP - 26}" x2="{x}" y2="{bottom}"/>'
+                text = escape(f"{name.removeprefix(FAULT_PREFIX)} of {who}")
+                yield f'<text class="cut" x="{x}" y="{TOP - 30}" text-anchor="middle">{text}</text>'
 
     def _draw_arrow(self, arrow: DiagramArrow) -> Iterator[str]:
         colour = self._colour[arrow.messages[0]] if arrow.messages else "none"
         x1, y1, y2 = self._x(arrow.sent_ns), self._y[arrow.source], float(self._y[arrow.target])
-        title = f"{arrow.body} from {arrow.source} to {arrow.target}, sent at {format_time(arrow.sent_ns)}"
+        ends = [self._names.get(process, f"p{process}?") for process in (arrow.source, arrow.target)]
+        title = f"{arrow.body} from {ends[0]} to {ends[1]}, sent at {self._format_time(arrow.sent_ns)}"
         if arrow.messages:
             title += f", about {', '.join(map(str, arrow.messages))}"
         yield f"<g><title>{escape(title)}{', lost' if arrow.received_ns is None else ''}</title>"
@@ -250,11 +280,14 @@ class _Diagram:
             yield f"<g><title>{escape(mark.title)}</title>"
             if mark.kind == "multicast":
                 yield f'<circle class="mark f{colour}" cx="{x}" cy="{y}" r="6"/>'
+            elif mark.kind == "answer":
+                yield f'<circle class="answer c{colour}" cx="{x}" cy="{y}" r="5"/>'
             else:
                 yield f'<path class="mark f{colour}" d="M{x} {y - 7}l7 7l-7 7l-7 -7z"/>'
-            name = self.short_name(mark.message)
+            # The heading names the message if there is only one.
+            name = self.short_name(mark.message) if len(self._colour) > 1 else ""
             half = 3.4 * len(name)
-            for lift in (-12, -23, -34) if mark.kind == "multicast" else (19, 30, 41):
+            for lift in (-12, -23, -34) if mark.kind != "delivery" else (19, 30, 41):
                 if x - half > taken.get((mark.process, lift), 0.0):
                     taken[(mark.process, lift)] = x + half
                     yield f'<text class="label" x="{x}" y="{y + lift}" text-anchor="middle">{name}</text>'
@@ -265,11 +298,16 @@ class _Diagram:
         """ "6.3" for message number 3 of process 6, where ids have this form; else the id."""
         return f"{sender_of(message)}.{sequence_of(message)}" if message >= MESSAGES_PER_SENDER else str(message)
 
+    def _legend_text(self, message: int) -> str:
+        name = self.short_name(message)
+        return f"{name} = {message}" if name != str(message) else name
+
     def _draw_legend(self) -> Iterator[str]:
         y = self._legend_top
         x = LEFT
         signs = (
             ('<circle class="mark ink" cx="0" cy="0" r="6"/>', "multicast"),
+            ('<circle class="answer cnone" cx="0" cy="0" r="5"/>', "answer"),
             ('<path class="mark ink" d="M0 -7l7 7l-7 7l-7 -7z"/>', "delivery"),
             ('<path class="arrow cnone" d="M-9 0H9" marker-end="url(#headnone)"/>', "packet about no message"),
             (_draw_cross(0, 0, "crash"), "lost, crashed"),
@@ -279,26 +317,34 @@ class _Diagram:
             x += 52 + 7 * len(text)
         for place, (message, colour) in enumerate(list(self._colour.items())[:LEGEND_NAMES]):
             row, column = divmod(place, self._legend_columns)
-            x, below = LEFT + column * 150, y + LEGEND_ROW * (row + 1)
+            x, below = LEFT + column * self._legend_width, y + LEGEND_ROW * (row + 1)
             name = self.short_name(message)
-            full = f" = {message}" if name != str(message) else ""
+            full = self._legend_text(message).removeprefix(name)
             yield f'<g transform="translate({x} {below})"><rect class="f{colour}" x="-6" y="-6" width="12" height="12"'
             yield f' rx="3"/><text class="soft" x="16" y="4"><tspan class="ink">{name}</tspan>{full}</text></g>'
 
 
 def _iterate_marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
+    origin, names = find_origin(run), process_names(run)
     rows = run.multicasts
     for message, sender, at in zip(rows["message"], rows["sender"], rows["at_ns"], strict=True):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
-            yield DiagramMark(
-                "multicast", sender, at, message, f"process {sender} multicasts {message} at {format_time(at)}"
-            )
+            title = f"{names.get(sender, sender)} multicasts {message} at {format_time(at - origin)}"
+            yield DiagramMark("multicast", sender, at, message, title)
+    senders = dict(zip(rows["message"], rows["sender"], strict=True))
+    for message, at in zip(*(run.answers[name] for name in ("message", "at_ns")), strict=True) if run.answers else ():
+        sender = senders.get(message)
+        if sender is None or not selection.includes_process(sender):
+            continue
+        if selection.includes_time(at) and selection.includes_message(message):
+            yield DiagramMark("answer", sender, at, message, f"{message} is answered at {format_time(at - origin)}")
     rows = run.deliveries
     for process, position, message, at in zip(
         rows["process"], rows["position"], rows["message"], rows["at_ns"], strict=True
     ):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(process):
-            title = f"process {process} delivers {message} at position {position} and {format_time(at)}"
+            who = names.get(process, f"p{process}?")
+            title = f"{who} delivers {message} at position {position} and {format_time(at - origin)}"
             yield DiagramMark("delivery", process, at, message, title)
 
 
@@ -351,17 +397,18 @@ def _build_style() -> str:
     light = (
         ".paper{fill:#fcfcfb}.title,.ink{fill:#0b0b0b}.name,.label{fill:#0b0b0b}.soft{fill:#52514e}"
         ".grid{stroke:#e1e0d9}.incarnation{stroke:#c3c2b7}.cnone{stroke:#b5b3ab}.fnone{fill:#b5b3ab}.cut{fill:#b3341f}"
-        ".crash{stroke:#d03b3b}.mark{stroke:#fcfcfb}.label{stroke:#fcfcfb}" + colours(0)
+        ".crash,.fault{stroke:#d03b3b}.mark{stroke:#fcfcfb}.label{stroke:#fcfcfb}" + colours(0)
     )
     dark = (
         ".paper{fill:#1a1a19}.title,.ink{fill:#ffffff}.name,.label{fill:#ffffff}.soft{fill:#c3c2b7}"
         ".grid{stroke:#2c2c2a}.incarnation{stroke:#52514e}.cnone{stroke:#5c5b57}.fnone{fill:#5c5b57}.cut{fill:#f08a74}"
-        ".crash{stroke:#e66767}.mark{stroke:#1a1a19}.label{stroke:#1a1a19}" + colours(1)
+        ".crash,.fault{stroke:#e66767}.mark{stroke:#1a1a19}.label{stroke:#1a1a19}" + colours(1)
     )
     return (
         "text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif}.title{font-size:16px;font-weight:600}"
         ".name{font-weight:600}.label{font-size:11px;stroke-width:3;paint-order:stroke}.grid{stroke-width:1}"
         ".incarnation{stroke-width:1.5}.arrow{fill:none;stroke-width:1.5;opacity:.8}.lost{stroke-dasharray:4 3}"
-        ".cross{fill:none;stroke-width:2}.mark{stroke-width:2}"
+        ".cross{fill:none;stroke-width:2}.mark{stroke-width:2}.fault{stroke-width:1.5;stroke-dasharray:5 4}"
+        ".answer{fill:none;stroke-width:2.5}"
         f"{light}@media(prefers-color-scheme:dark){{{dark}}}"
     )

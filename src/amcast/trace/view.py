@@ -5,16 +5,20 @@
     1.000 ms  p0 <- client 6      Request about 6000000000, 1.000 ms on its way
     2.000 ms  p0                  delivers 6000000000 at position 0, rank (1, 6000000000)
 
-Steps that match a `Selection` are shown, the earliest first; if a limit omits some, the last line says how many.
+Steps that match a `Selection` are shown, the earliest first; if a limit omits some, the last line says how many. The
+times of a live run count from its first multicast, and its replicas go by their names.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.run import Run
+
+CLOCK_NS: Final = 10**17
+"""Times from here on (1973) are those of a clock that counts from 1970; simulated runs are shorter."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class Selection:
     process: int | None = None
     since_ns: int | None = None
     until_ns: int | None = None
+    origin_ns: int = 0
+    """What the times that are shown count from (`find_origin`)."""
 
     def __post_init__(self) -> None:
         if self.since_ns is not None and self.until_ns is not None and self.since_ns > self.until_ns:
@@ -46,12 +52,13 @@ class Selection:
         if self.process is not None:
             parts.append(f"process {self.process}")
         if self.since_ns is not None or self.until_ns is not None:
-            since = format_time(self.since_ns) if self.since_ns is not None else "the start"
-            parts.append(f"from {since} to {format_time(self.until_ns) if self.until_ns is not None else 'the end'}")
+            since = "the start" if self.since_ns is None else format_time(self.since_ns - self.origin_ns)
+            until = "the end" if self.until_ns is None else format_time(self.until_ns - self.origin_ns)
+            parts.append(f"from {since} to {until}")
         return ", ".join(parts) or "everything"
 
 
-MULTICAST, RECEIVED, SENT, RECEIVED_AT_ONCE, NOTED, DELIVERED = range(6)
+MULTICAST, RECEIVED, SENT, RECEIVED_AT_ONCE, NOTED, DELIVERED, ANSWERED = range(7)
 """Kinds of steps, in the order of causes: among steps of equal time, no effect is shown before its cause."""
 
 
@@ -72,6 +79,7 @@ def render_lines(run: Run, selection: Selection | None = None, limit: int = 200)
     if limit < 1:
         raise UsageError(f"limit {limit}; expected at least 1 line")
     check_selection(run, selection)
+    origin = find_origin(run)
     total = 0
 
     def count_steps() -> Iterator[TraceStep]:
@@ -81,8 +89,8 @@ def render_lines(run: Run, selection: Selection | None = None, limit: int = 200)
             yield step
 
     shown = nsmallest(limit, count_steps())
-    digits = 3 if all(step.at_ns % 1000 == 0 for step in shown) else 6
-    times = [format_time(step.at_ns, digits) for step in shown]
+    digits = 3 if all((step.at_ns - origin) % 1000 == 0 for step in shown) else 6
+    times = [format_time(step.at_ns - origin, digits) for step in shown]
     time_width, name = max(map(len, times), default=0), max((len(step.who) for step in shown), default=0)
     for at, step in zip(times, shown, strict=True):
         yield f"{at:>{time_width}}  {step.who:<{name}}  {step.what}"
@@ -104,15 +112,43 @@ def iterate_steps(run: Run, selection: Selection) -> Iterator[TraceStep]:
     """Every step that matches, in no particular order."""
     names = process_names(run)
     yield from _multicast_steps(run, selection, names)
+    yield from _answer_steps(run, selection, names)
     yield from _packet_steps(run, selection, names)
     yield from _note_steps(run, selection, names)
     yield from _delivery_steps(run, selection, names)
 
 
+def find_origin(run: Run) -> int:
+    """What the times of a run count from when they are shown: 0, or the first multicast of a run whose times are those
+    of a clock."""
+    first: int = min(run.multicasts["at_ns"], default=0)
+    return first if first >= CLOCK_NS else 0
+
+
 def process_names(run: Run) -> dict[int, str]:
-    """ "p3" for a member of a group, "client 8" for a process of none."""
+    """ "client 8" for a process of no group; for a member "orders/1", if run.json names its group, else "p3"."""
     rows = zip(run.processes["process"], run.processes["group"], strict=True)
-    return {process: f"p{process}" if group is not None else f"client {process}" for process, group in rows}
+    names = {process: f"p{process}" if group is not None else f"client {process}" for process, group in rows}
+    for group, members in _list_named_groups(run):
+        names.update({member: f"{group}/{number}" for number, member in enumerate(members, 1) if member in names})
+    return names
+
+
+def group_names(run: Run) -> dict[int, str]:
+    """By group: its name in run.json; groups without a name are missing."""
+    groups = dict(zip(run.processes["process"], run.processes["group"], strict=True))
+    return {groups[members[0]]: name for name, members in _list_named_groups(run) if members[0] in groups}
+
+
+def _list_named_groups(run: Run) -> Iterator[tuple[str, list[int]]]:
+    """Names and members of the groups in run.json, as far as they have the form that amcast writes."""
+    topology = run.meta.topology
+    groups = topology.get("groups") if isinstance(topology, dict) else None
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, dict) and isinstance(group.get("name"), str) and isinstance(group.get("members"), list):
+            members = [member for member in group["members"] if isinstance(member, int)]
+            if members:
+                yield group["name"], members
 
 
 def _process_name(names: dict[int, str], process: int) -> str:
@@ -127,6 +163,17 @@ def _multicast_steps(run: Run, selection: Selection, names: dict[int, str]) -> I
             to = ("group " if len(groups) == 1 else "groups ") + ", ".join(map(str, groups))
             text = f"multicasts {message} to {to} ({size} bytes)"
             yield TraceStep(at, MULTICAST, sender, message, _process_name(names, sender), text)
+
+
+def _answer_steps(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:
+    senders = dict(_iterate_rows(run.multicasts, "message", "sender"))
+    for message, at in _iterate_rows(run.answers, "message", "at_ns") if run.answers is not None else ():
+        sender = senders.get(message)
+        if sender is None or not selection.includes_process(sender):
+            continue
+        if selection.includes_time(at) and selection.includes_message(message):
+            text = f"has the answer to {message}"
+            yield TraceStep(at, ANSWERED, sender, message, _process_name(names, sender), text)
 
 
 def _packet_steps(run: Run, selection: Selection, names: dict[int, str]) -> Iterator[TraceStep]:

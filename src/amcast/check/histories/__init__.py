@@ -1,0 +1,1 @@
+"""Histories of calls, judged from outside: what was called, what came back, and when; of any system."""

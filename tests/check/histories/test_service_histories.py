@@ -1,0 +1,95 @@
+"""Histories of services in the simulator are strictly serializable; those of a mutant are not."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from amcast.check.histories.history import HistoryLine, pair_lines
+from amcast.check.histories.list_append import check_list_append
+from amcast.check.histories.report import HistoryReport
+from amcast.lab.service_search import ServiceSearch
+from amcast.services.declaration import At, Key, Service, command, query
+from amcast.simulation.services.fuzzer import ServiceFuzzer
+from amcast.simulation.services.run import SimulatedClient, SimulatedCluster
+
+KEYS = ("a", "b", "c", "d")
+
+
+class Lists(Service):
+    """Lists that are appended to and read, two at a time."""
+
+    def __init__(self, group: str) -> None:
+        self.lists: dict[str, list[int]] = {}
+
+    @command
+    def append(self, at: At, one: Key, other: Key, element: int) -> None:
+        for key in (one, other):
+            if at.owns(key):
+                self.lists.setdefault(key, []).append(element)
+
+    @query
+    def read(self, one: Key, other: Key) -> dict[str, list[int]]:
+        return {key: self.lists[key] for key in (one, other) if key in self.lists}
+
+
+class LateLists(Lists):
+    """A mutant: its reads lack the last element, now and then."""
+
+    @query
+    def read(self, one: Key, other: Key) -> dict[str, list[int]]:
+        lists = super().read(one, other)
+        return {key: elements[: len(elements) - len(elements) % 2] for key, elements in lists.items()}
+
+
+def judge_seeds(service: type[Service], seeds: range) -> list[HistoryReport]:
+    async def call(client: SimulatedClient) -> None:
+        stub = client.service(service)
+        for number in range(6):
+            one, other = client.random.sample(KEYS, 2)
+            if client.random.random() < 0.5:
+                await stub.append(one, other, 100 * client.number + number)
+            else:
+                await stub.read(one, other)
+
+    async def main(cluster: SimulatedCluster) -> None:
+        await cluster.gather(*(call(client) for client in cluster.clients))
+
+    reports = []
+    for seed in seeds:
+        case = replace(ServiceSearch(main).prepare(seed).make_case(), monitoring=None, storage=False)
+        fuzzer = ServiceFuzzer(case, seed, main, 3, ())
+        assert fuzzer.search().status == "holds"
+        lines = [_translate(line) for line in fuzzer.services.history]
+        reports.append(check_list_append(pair_lines([msgspec.convert(line, HistoryLine) for line in lines])))
+    return reports
+
+
+_given: dict[int, list[Any]] = {}
+
+
+def _translate(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of a simulated run as one of list-append."""
+    if line["type"] == "invoke":
+        _given[line["process"]] = line["value"]
+    keys = _given[line["process"]][:2]
+    if line["f"] == "append":
+        steps = [["append", key, _given[line["process"]][2]] for key in keys]
+    else:
+        groups = line["value"].values() if line["type"] == "ok" else ()
+        found = {key: elements for lists in groups for key, elements in lists.items()}
+        steps = [["r", key, found.get(key, [])] for key in keys]
+    return {**line, "f": "txn", "value": steps}
+
+
+def test_services_are_strictly_serializable_under_faults() -> None:
+    reports = judge_seeds(Lists, range(8))
+    assert [report.story for report in reports if report.verdict == "violated"] == []
+    assert sum(report.verdict == "holds" for report in reports) >= 6
+
+
+def test_a_service_with_late_reads_is_found() -> None:
+    stories = [report.story for report in judge_seeds(LateLists, range(4)) if report.verdict == "violated"]
+    assert stories
+    assert any("come before the next" in story[0] for story in stories)

@@ -1,0 +1,444 @@
+"""The executor: a replica's service as a state machine that is fed with its group's deliveries and with nothing else.
+
+    deliver(position, destinations, payload)
+        Command  -> duplicates are dropped; else queued, and executed when all before it are finished
+        Value    -> what another group gives at a `yield`; the waiting command goes on when it has all of them
+    owed         -> values of this group that no delivered message carries yet: the host of the executor multicasts them
+                    to the other groups and, when these have ordered them, to its own
+    result(...)  -> results, kept until their caller has acknowledged them
+
+Its state is a function of what was delivered. So every replica of a group has the same state at the same position, a
+restart from a snapshot and the deliveries behind it leads to the same state again, and the simulator runs this object.
+The package docstring has the arguments for correctness.
+"""
+
+from collections import deque
+from collections.abc import Generator, Sequence
+from hashlib import blake2b
+from types import GeneratorType
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import astuple
+
+from amcast.kernel.errors import UsageError
+from amcast.services.declaration import At, Description, Operation, Service, describe_service
+from amcast.services.errors import GroupEndedError, ServiceFailedError
+from amcast.services.fields import FieldCodec
+from amcast.services.messages import (
+    Command,
+    CommandId,
+    ExecutorState,
+    Failure,
+    OwedValue,
+    QueuedCommand,
+    Result,
+    SessionState,
+    Success,
+    Value,
+    decode_payload,
+)
+
+MAX_SESSIONS: Final = 10_000
+"""Sessions that a group remembers; beyond them the one that was idle for longest is forgotten."""
+MAX_EARLY_VALUES: Final = 100_000
+"""Commands of which a group keeps values that came before the command; the oldest are dropped beyond that."""
+DIGEST_BYTES: Final = 8
+
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class Execution:
+    """A command that has begun."""
+
+    __slots__ = ("before", "generator", "queued", "step")
+
+    def __init__(self, queued: QueuedCommand, generator: Generator[Any, Any, Any], before: str) -> None:
+        self.queued = queued
+        self.generator = generator
+        self.before = before
+        """A digest of the state when it began; "" if that is not checked."""
+        self.step = 0
+        """The number of the `yield` that it waits at."""
+
+
+class Executor:
+    """Executes the commands of one group in the order of their delivery."""
+
+    def __init__(
+        self, service: type[Service] | Description, group: str, groups: Sequence[str], *, checks: bool = False
+    ) -> None:
+        """`groups` are all groups of the cluster, in its order. `checks`: after every part of a command, checks the
+        rules that cost a snapshot to check."""
+        self.description = service if isinstance(service, Description) else describe_service(service)
+        self.group = group
+        self.groups = tuple(groups)
+        if group not in self.groups:
+            raise UsageError(f"group {group!r}; expected one of {list(self.groups)}")
+        self._checks = checks
+        self._codec = FieldCodec(self.description.service, self.description.fields)
+        self.service = self._make_service()
+        self.executed = 0
+        """Commands that were finished."""
+        self._now_ns = 0
+        self._sessions: dict[int, SessionState] = {}
+        """By session, the one that was idle for longest first."""
+        self._queue: deque[QueuedCommand] = deque()
+        self._execution: Execution | None = None
+        self._received: dict[CommandId, list[Value]] = {}
+        """Values for commands that are not finished here, one per group and step."""
+        self.owed: dict[tuple[int, int, int], OwedValue] = {}
+        """By session, request and step: values of this group that it has not delivered itself, oldest first."""
+        self.finished: list[CommandId] = []
+        """Commands that were finished since a host last emptied the list."""
+
+    def _make_service(self) -> Service:
+        service = self.description.service(self.group)
+        self._codec.check(service)
+        return service
+
+    # Deliveries
+
+    def deliver(self, position: int, destinations: Sequence[str], payload: bytes) -> None:
+        """Takes the next payload that the group delivers; payloads that are not of a service are ignored."""
+        content = decode_payload(payload)
+        if isinstance(content, Command):
+            self._accept_command(QueuedCommand(content, position, tuple(destinations)))
+        elif isinstance(content, Value):
+            self._accept_value(content)
+
+    def _accept_command(self, queued: QueuedCommand) -> None:
+        command = queued.command
+        session = self._sessions.pop(command.session, None)
+        is_forgotten = session is None and command.is_retry
+        session = self._sessions[command.session] = session or SessionState()
+        if command.acknowledged > session.acknowledged:
+            session.acknowledged = command.acknowledged
+            for request in [request for request in session.results if request < command.acknowledged]:
+                del session.results[request]
+        request = command.request
+        if request < session.acknowledged or request in session.results or request in session.pending:
+            return
+        session.pending.add(request)
+        self._queue.append(queued)
+        if is_forgotten:
+            # The first attempt may have been executed before the session was forgotten.
+            self._queue.pop()
+            self._finish(queued, Failure("SessionForgotten", "the group does not remember this session's calls"), 0)
+        self._forget_sessions()
+        self._run()
+
+    def _forget_sessions(self) -> None:
+        if len(self._sessions) <= MAX_SESSIONS:
+            return
+        for id in [id for id, one in self._sessions.items() if not one.pending]:
+            if len(self._sessions) <= MAX_SESSIONS:
+                return
+            del self._sessions[id]
+
+    def _accept_value(self, value: Value) -> None:
+        key = (value.session, value.request, value.step)
+        if value.group == self.group:
+            owed = self.owed.pop(key, None)
+            own = [
+                one for one in self._received.get(value.id, ()) if one.group == self.group and one.step == value.step
+            ]
+            if value not in (*own, value if owed is None else owed.value)[:1]:
+                raise ServiceFailedError(
+                    f"another replica of group {self.group} computed another value at yield {value.step} of request"
+                    f" {value.request}: the service is not deterministic, or differs between replicas"
+                )
+            return
+        session = self._sessions.get(value.session)
+        if session is not None:
+            result = session.results.get(value.request)
+            if result is not None:
+                self._answer_late(result, value)
+                return
+            if value.request < session.acknowledged:
+                return
+        values = self._received.setdefault(value.id, [])
+        if any(known.group == value.group and known.step == value.step for known in values):
+            return
+        values.append(value)
+        if len(self._received) > MAX_EARLY_VALUES:
+            self._drop_early_value()
+        self._run()
+
+    def _drop_early_value(self) -> None:
+        """Drops the oldest values of a command that has not come."""
+        for session, request in self._received:
+            known = self._sessions.get(session)
+            if known is None or request not in known.pending:
+                del self._received[(session, request)]
+                return
+
+    def _answer_late(self, result: Result, value: Value) -> None:
+        """Tells a group that waits for a value of a command which ended here before that there is none."""
+        key = (value.session, value.request, result.steps)
+        if value.ended or value.step < result.steps or key in self.owed:
+            return
+        sentence = f"returned after {result.steps} yields"
+        if isinstance(result.outcome, Failure):
+            sentence = f"raised {result.outcome.kind}: {result.outcome.text}"
+        ended = Value(value.session, value.request, result.steps, self.group, b"", sentence)
+        self.owed[key] = OwedValue(ended, (value.group,))
+
+    # Execution
+
+    def _run(self) -> None:
+        """Executes as far as deliveries allow."""
+        while True:
+            if self._execution is None:
+                if not self._queue:
+                    return
+                self._begin(self._queue.popleft())
+            elif not self._resume(self._execution):
+                return
+
+    def _begin(self, queued: QueuedCommand) -> None:
+        command = queued.command
+        if command.digest != self.description.digest:
+            sentence = (
+                f"the caller's {self.description.name} has digest {command.digest}; expected {self.description.digest},"
+                f" that of the replicas: the same class on both sides"
+            )
+            self._finish(queued, Failure("ServiceDiffers", sentence), 0)
+            return
+        try:
+            operation = self.description.find(command.name)
+            arguments = operation.decode(command.arguments)
+        except (UsageError, msgspec.MsgspecError) as error:
+            self._finish(queued, Failure("UsageError", f"{command.name}: {error}"), 0)
+            return
+        self._now_ns = max(self._now_ns, command.now_ns)
+        at = self._make_at(queued, operation, arguments)
+        before = self._digest() if self._checks else ""
+        returned = self._call(operation, at, arguments)
+        if isinstance(returned, GeneratorType):
+            self._execution = Execution(queued, returned, before)
+            self._advance(self._execution, None)
+        else:
+            if operation.kind == "query" and self._checks:
+                self._check_unchanged(before, f"{command.name} is a query")
+            self._finish(queued, returned, 0)
+
+    def _make_at(self, queued: QueuedCommand, operation: Operation, arguments: msgspec.Struct) -> At:
+        command = queued.command
+        return At(
+            self.group,
+            queued.destinations,
+            queued.position,
+            self._now_ns,
+            command.id,
+            operation,
+            arguments,
+            self.owner_of,
+        )
+
+    def owner_of(self, key: str) -> str:
+        """The group that owns a key."""
+        return self.description.service.partition(key, self.groups)
+
+    def _call(
+        self, operation: Operation, at: At, arguments: msgspec.Struct
+    ) -> "GeneratorType[Any, Any, Any] | Success | Failure":
+        values = astuple(arguments)
+        method = getattr(self.service, operation.name)
+        try:
+            returned = method(at, *values) if operation.takes_at else method(*values)
+        except Exception as error:
+            return _describe_exception(error)
+        return returned if type(returned) is GeneratorType else _encode_result(returned)
+
+    def _resume(self, execution: Execution) -> bool:
+        """Continues a command that has the values of all groups; False if some are missing."""
+        queued, step = execution.queued, execution.step
+        values = {value.group: value for value in self._received.get(queued.command.id, ()) if value.step == step}
+        for value in self._received.get(queued.command.id, ()):
+            if value.ended and value.step <= step and value.group not in values:
+                values[value.group] = value
+        if any(group not in values for group in queued.destinations):
+            return False
+        ended = [values[group] for group in queued.destinations if values[group].ended]
+        execution.step += 1
+        if ended:
+            self._advance(execution, GroupEndedError(ended[0].group, ended[0].ended))
+        else:
+            self._advance(
+                execution, {group: msgspec.msgpack.decode(values[group].data) for group in queued.destinations}
+            )
+        return True
+
+    def _advance(self, execution: Execution, sent: Any) -> None:
+        """Runs a command to its next `yield`, or to its end."""
+        try:
+            if isinstance(sent, GroupEndedError):
+                given = execution.generator.throw(sent)
+            else:
+                given = execution.generator.send(sent)
+            data = _encoder.encode(given)
+        except StopIteration as stop:
+            self._end(execution, _encode_result(stop.value))
+            return
+        except Exception as error:
+            self._end(execution, _describe_exception(error))
+            return
+        if execution.before:
+            self._check_unchanged(execution.before, f"{execution.queued.command.name} yields")
+        self._give(execution, data)
+
+    def _give(self, execution: Execution, data: bytes) -> None:
+        """Gives a value to the other groups."""
+        command, step = execution.queued.command, execution.step
+        key = (command.session, command.request, step)
+        value = Value(command.session, command.request, step, self.group, data)
+        values = self._received.setdefault(command.id, [])
+        known = [one for one in values if one.group == self.group and one.step == step]
+        if known and known[0] != value:
+            raise ServiceFailedError(
+                f"{command.name} gave another value at yield {step} when it was executed again from a snapshot;"
+                f" expected that it changes state only after its last yield"
+            )
+        if not known:
+            values.append(value)
+            others = tuple(group for group in execution.queued.destinations if group != self.group)
+            if others:
+                self.owed[key] = OwedValue(value, others)
+
+    def _end(self, execution: Execution, outcome: Success | Failure) -> None:
+        execution.generator.close()
+        self._execution = None
+        self._finish(execution.queued, outcome, execution.step)
+
+    def _finish(self, queued: QueuedCommand, outcome: Success | Failure, steps: int) -> None:
+        command = queued.command
+        session = self._sessions.setdefault(command.session, SessionState())
+        session.pending.discard(command.request)
+        result = Result(command.request, outcome, queued.position, steps)
+        if command.request >= session.acknowledged:
+            session.results[command.request] = result
+        self.executed += 1
+        self.finished.append(command.id)
+        for value in self._received.pop(command.id, ()):
+            if value.group != self.group:
+                self._answer_late(result, value)
+        if self._checks:
+            self._codec.check(self.service)
+
+    # Reads
+
+    def result(self, session: int, request: int) -> Result | None:
+        """The result of a request, while it is kept."""
+        known = self._sessions.get(session)
+        return None if known is None else known.results.get(request)
+
+    def results_of(self, session: int) -> list[Result]:
+        """The results of a session that are kept, in the order of execution."""
+        known = self._sessions.get(session)
+        return [] if known is None else list(known.results.values())
+
+    def is_acknowledged(self, session: int, request: int) -> bool:
+        """Whether the caller has said that it has the result."""
+        known = self._sessions.get(session)
+        return known is not None and request < known.acknowledged
+
+    def read(self, name: str, arguments: bytes) -> Success | Failure:
+        """Executes a query on the present state: that before a command that waits for other groups."""
+        operation = self.description.find(name)
+        if operation.kind != "query" or operation.takes_at:
+            raise UsageError(f"{name} is executed in order only; expected a query without `at`")
+        try:
+            decoded = operation.decode(arguments)
+        except msgspec.MsgspecError as error:
+            return Failure("UsageError", f"{name}: {error}")
+        try:
+            return _encode_result(getattr(self.service, name)(*astuple(decoded)))
+        except Exception as error:
+            return _describe_exception(error)
+
+    def describe_waiting(self) -> str:
+        """What the executor waits for, as a sentence; "" if it waits for nothing."""
+        execution = self._execution
+        if execution is None:
+            return ""
+        command = execution.queued.command
+        given = {v.group for v in self._received.get(command.id, ()) if v.step == execution.step or v.ended}
+        missing = [group for group in execution.queued.destinations if group not in given]
+        return (
+            f"{command.name} at position {execution.queued.position} waits at yield {execution.step} for the values of"
+            f" {', '.join(missing)}; {len(self._queue)} commands wait behind it"
+        )
+
+    # Snapshots
+
+    def snapshot(self) -> bytes:
+        """The state after everything that was delivered. A command that waits is in it as one that has not begun."""
+        queue = list(self._queue) if self._execution is None else [self._execution.queued, *self._queue]
+        state = ExecutorState(
+            self.description.digest,
+            self._codec.encode(self.service),
+            self._now_ns,
+            self.executed,
+            [
+                (id, one.acknowledged, list(one.results.values()), sorted(one.pending))
+                for id, one in self._sessions.items()
+            ],
+            queue,
+            [(*id, values) for id, values in self._received.items()],
+            list(self.owed.values()),
+        )
+        return _encoder.encode(state)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Replaces the state by a snapshot."""
+        try:
+            state = msgspec.msgpack.decode(snapshot, type=ExecutorState)
+        except msgspec.MsgspecError as error:
+            raise ServiceFailedError(f"the snapshot of {self.description.name} cannot be decoded: {error}") from None
+        if state.digest != self.description.digest:
+            raise ServiceFailedError(
+                f"the snapshot is of a {self.description.name} with digest {state.digest}; expected"
+                f" {self.description.digest}: the same class at every replica"
+            )
+        if self._execution is not None:
+            self._execution.generator.close()
+        self.service = self._make_service()
+        self._codec.decode(self.service, state.service)
+        self._now_ns, self.executed = state.now_ns, state.executed
+        self._sessions = {
+            id: SessionState(acknowledged, {result.request: result for result in results}, set(pending))
+            for id, acknowledged, results, pending in state.sessions
+        }
+        self._queue, self._execution = deque(state.queue), None
+        self._received = {(session, request): values for session, request, values in state.received}
+        self.owed = {(o.value.session, o.value.request, o.value.step): o for o in state.owed}
+        self._run()
+
+    def _digest(self) -> str:
+        return blake2b(self._codec.encode(self.service), digest_size=DIGEST_BYTES).hexdigest()
+
+    def digest(self) -> str:
+        """A digest of the service's state; equal states have equal digests."""
+        return self._digest()
+
+    def _check_unchanged(self, before: str, what: str) -> None:
+        if self._digest() != before:
+            raise ServiceFailedError(
+                f"{what}, and the state has changed: expected that a command changes state only after its last yield,"
+                f" and a query never (a snapshot that is taken meanwhile would have half of the command)"
+            )
+
+
+def _encode_result(value: Any) -> Success | Failure:
+    try:
+        return Success(_encoder.encode(value))
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        return Failure("TypeError", f"the result cannot be encoded: {error}")
+
+
+def _describe_exception(error: Exception) -> Failure:
+    """An exception of a command as its result. What depends on the machine, not on the state, is no result."""
+    if isinstance(error, MemoryError | RecursionError | ServiceFailedError):
+        raise error
+    return Failure(type(error).__name__, str(error))

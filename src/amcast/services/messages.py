@@ -1,0 +1,137 @@
+"""What services multicast and keep: commands, values that groups exchange, results; and their encoding.
+
+A payload begins with `MARK`, a byte that no MessagePack document contains, so that a service ignores the payloads of
+programs that multicast to its groups on their own.
+"""
+
+from typing import Final
+
+import msgspec
+
+MARK: Final = b"\xc1service\x01"
+
+CommandId = tuple[int, int]
+"""Session and request: names one call, however often it is sent."""
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """One call of a command, or of a query that is ordered like one."""
+
+    session: int
+    request: int
+    """Counts the calls of the session, from 1."""
+    acknowledged: int
+    """The caller has the results of all requests below this one."""
+    is_retry: bool
+    """Whether the call may have been multicast before, in another message."""
+    now_ns: int
+    """The caller's clock when the call was made."""
+    digest: str
+    """Of the service as the caller knows it."""
+    name: str
+    arguments: bytes
+
+    @property
+    def id(self) -> CommandId:
+        return self.session, self.request
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What one group gives to the others at one `yield` of a command."""
+
+    session: int
+    request: int
+    step: int
+    """The number of the `yield`, from 0."""
+    group: str
+    data: bytes
+    ended: str = ""
+    """Not empty: the group gives no value, it ended the command before; says how."""
+
+    @property
+    def id(self) -> CommandId:
+        return self.session, self.request
+
+
+class Success(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A command returned."""
+
+    data: bytes
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A command raised an exception."""
+
+    kind: str
+    text: str
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """The result of one command in one group."""
+
+    request: int
+    outcome: Success | Failure
+    position: int
+    """Where the group's order has the command."""
+    steps: int
+    """How often the command yielded."""
+
+
+class QueuedCommand(msgspec.Struct, frozen=True, array_like=True):
+    """A command that was delivered."""
+
+    command: Command
+    position: int
+    destinations: tuple[str, ...]
+
+
+class OwedValue(msgspec.Struct, frozen=True, array_like=True):
+    """A value that this group gives, until it has delivered it itself."""
+
+    value: Value
+    destinations: tuple[str, ...]
+    """The other groups of the command."""
+
+
+class SessionState(msgspec.Struct, array_like=True):
+    """What a group remembers of a session."""
+
+    acknowledged: int = 1
+    results: dict[int, Result] = msgspec.field(default_factory=dict)
+    """By request, in the order of execution."""
+    pending: set[int] = msgspec.field(default_factory=set)
+    """Requests that are delivered and not finished."""
+
+
+class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of an executor: a function of what its group delivered."""
+
+    digest: str
+    service: bytes
+    now_ns: int
+    executed: int
+    sessions: list[tuple[int, int, list[Result], list[int]]]
+    queue: list[QueuedCommand]
+    """The command that waits for values comes first: it begins again."""
+    received: list[tuple[int, int, list[Value]]]
+    owed: list[OwedValue]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Command | Value)
+
+
+def encode_payload(content: Command | Value) -> bytes:
+    """Encodes what a service multicasts."""
+    return MARK + _encoder.encode(content)
+
+
+def decode_payload(payload: bytes) -> Command | Value | None:
+    """Decodes a payload; None if it is not one of a service."""
+    if not payload.startswith(MARK):
+        return None
+    try:
+        content: Command | Value = _decoder.decode(payload[len(MARK) :])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return content

@@ -1,0 +1,264 @@
+"""Executors: results, exchange between groups, restarts from snapshots, exactly once."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from amcast.services.declaration import At, Key, Service, command, describe_service, query
+from amcast.services.errors import CommandError, ServiceFailedError
+from amcast.services.executor import Executor
+from amcast.services.loader import load_service
+from amcast.services.messages import Command, Value, encode_payload
+from tests.services.order import GROUPS, OrderedGroups
+
+NAMES = [f"account-{number}" for number in range(8)]
+
+
+@pytest.fixture
+def bank(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> type[Service]:
+    monkeypatch.syspath_prepend(str(request.config.rootpath / "examples"))
+    return load_service("bank:Bank").service
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_replicas_agree_and_money_stays_through_restarts_between_yield_and_resume(
+    bank: type[Service], seed: int
+) -> None:
+    groups = OrderedGroups(bank, seed)
+    for name in NAMES:
+        groups.call("deposit", name, 10)
+    for _ in range(20):
+        source, target = groups.random.sample(NAMES, 2)
+        groups.call("transfer", source, target, groups.random.randint(1, 15))
+        for _ in range(groups.random.randint(0, 40)):
+            groups.step(faults=True)
+    groups.settle()
+    assert all(len(groups.digests(group)) == 1 for group in GROUPS)
+    assert sum(groups.executors[group, 0].service.total() for group in GROUPS) == 10 * len(NAMES)  # type: ignore[attr-defined]
+    for call in groups.calls:
+        outcome = groups.outcome(call)
+        assert set(outcome.by_group) == set(call.destinations)
+        assert len(set(outcome.by_group.values())) == 1, "the groups decided differently"
+
+
+def test_a_snapshot_while_a_command_waits_resumes_where_it_was(bank: type[Service]) -> None:
+    groups = OrderedGroups(bank, 1, replicas=1)
+    deposits = [groups.call("deposit", name, 10) for name in NAMES]
+    source, target = next((a, b) for a in NAMES for b in NAMES if _owner(groups, a) != _owner(groups, b))
+    call = groups.call("transfer", source, target, 4)
+    first = (call.destinations[0], 0)
+    while groups.next[first] < len(groups.order[first[0]]):
+        groups.advance(first)
+    executor = groups.executors[first]
+    assert "waits at yield 0 for the values of" in executor.describe_waiting()
+    assert executor.result(1, call.request) is None
+    assert len(executor.owed) == 1
+    groups.saved[first] = (groups.next[first], executor.snapshot())
+    groups.restart(first)
+    assert groups.executors[first].owed == executor.owed
+    groups.settle()
+    assert groups.outcome(call).value is True
+    assert groups.outcome(deposits[0]).value == 10
+
+
+def _owner(groups: OrderedGroups, key: str) -> str:
+    return groups.description.service.partition(key, GROUPS)
+
+
+class Counter(Service):
+    """Counts, with ways to go wrong."""
+
+    def __init__(self, group: str) -> None:
+        self.counts: dict[str, int] = {}
+
+    @command
+    def add(self, at: At, name: Key, amount: int = 1) -> int:
+        if amount < 0:
+            raise ValueError(f"amount {amount} is negative")
+        self.counts[name] = self.counts.get(name, 0) + amount
+        return self.counts[name]
+
+    @command
+    def add_both(self, at: At, one: Key, other: Key) -> Generator[int, dict[str, int], int]:
+        if at.owns(one) and one not in self.counts:
+            raise KeyError(one)
+        seen = yield 1
+        seen = yield sum(seen.values())
+        self.counts["both"] = max(seen.values())
+        return self.counts["both"]
+
+    @command
+    def look(self, at: At, name: Key) -> tuple[str, int, float, float, bool]:
+        return at.group, at.position, at.now, at.random.random(), at.owns(name)
+
+    @command
+    def cheat(self, at: At, name: Key, other: str) -> bool:
+        return at.owns(other)
+
+    @query
+    def read(self, name: Key) -> int:
+        return self.counts[name]
+
+
+def test_a_command_is_executed_once_however_often_it_is_multicast() -> None:
+    groups = OrderedGroups(Counter, 3, replicas=1)
+    call = groups.call("add", "x", 5)
+    groups.multicast(call.destinations, call.payload)
+    groups.settle()
+    groups.multicast(call.destinations, call.payload)
+    groups.settle()
+    executor = groups.executors[call.owner, 0]
+    assert executor.service.counts == {"x": 5}  # type: ignore[attr-defined]
+    restored = Executor(Counter, call.owner, GROUPS)
+    restored.restore(executor.snapshot())
+    restored.deliver(9, call.destinations, call.payload)
+    assert restored.service.counts == {"x": 5}  # type: ignore[attr-defined]
+    assert restored.result(1, call.request) == executor.result(1, call.request)
+
+
+def test_a_result_is_forgotten_when_its_caller_has_it_and_the_call_stays_executed_once() -> None:
+    groups = OrderedGroups(Counter, 3, replicas=1)
+    call = groups.call("add", "x", 5)
+    groups.session.close(call)
+    groups.call("add", "x", 1)
+    groups.multicast(call.destinations, call.payload)
+    groups.settle()
+    executor = groups.executors[call.owner, 0]
+    assert executor.result(1, call.request) is None
+    assert executor.is_acknowledged(1, call.request)
+    assert executor.service.counts == {"x": 6}  # type: ignore[attr-defined]
+
+
+def test_a_retry_of_a_session_that_was_forgotten_is_not_executed() -> None:
+    executor = Executor(Counter, "north", GROUPS)
+    digest = describe_service(Counter).digest
+    executor.deliver(0, ("north",), encode_payload(Command(7, 4, 1, True, 0, digest, "add", b"\x92\xa1x\x01")))
+    result = executor.result(7, 4)
+    assert result is not None
+    assert "SessionForgotten" in repr(result.outcome)
+    assert executor.service.counts == {}  # type: ignore[attr-defined]
+
+
+def test_an_exception_is_the_result_at_every_replica_and_execution_goes_on() -> None:
+    groups = OrderedGroups(Counter, 3)
+    wrong, right = groups.call("add", "x", -1), groups.call("add", "x", 2)
+    groups.settle()
+    with pytest.raises(CommandError, match="add raised ValueError: amount -1 is negative"):
+        groups.outcome(wrong)
+    assert groups.outcome(right).value == 2
+    assert len(groups.digests(wrong.owner)) == 1
+
+
+def test_a_group_that_raises_before_its_yield_ends_the_command_in_the_others() -> None:
+    groups = OrderedGroups(Counter, 5)
+    one, other = next((a, b) for a in NAMES for b in NAMES if _owner(groups, a) != _owner(groups, b))
+    call, later = groups.call("add_both", one, other), groups.call("add", other, 3)
+    groups.settle()
+    with pytest.raises(CommandError, match="add_both raised KeyError"):
+        groups.outcome(call)
+    assert "raised KeyError" in call.results[_owner(groups, other)].outcome.text  # type: ignore[union-attr]
+    assert groups.outcome(later).value == 3
+    assert not any(executor.owed for executor in groups.executors.values())
+
+
+def test_commands_with_two_yields_see_the_values_of_each() -> None:
+    groups = OrderedGroups(Counter, 5)
+    one, other = next((a, b) for a in NAMES for b in NAMES if _owner(groups, a) != _owner(groups, b))
+    groups.call("add", one, 1)
+    call = groups.call("add_both", one, other)
+    groups.settle()
+    assert groups.outcome(call).by_group == dict.fromkeys(call.destinations, 2)
+
+
+def test_at_is_the_same_at_every_replica_and_now_never_falls() -> None:
+    groups = OrderedGroups(Counter, 5)
+    calls = []
+    for now_ns in (5_000_000_000, 1_000_000_000, 7_000_000_000):
+        call = groups.session.make("look", ("x",), {}, now_ns)
+        groups.multicast(call.destinations, call.payload)
+        calls.append(call)
+    groups.settle()
+    outcomes = [groups.outcome(call).value for call in calls]
+    assert [value[2] for value in outcomes] == [5.0, 5.0, 7.0]
+    assert [value[1] for value in outcomes] == [0, 1, 2]
+    assert len({value[3] for value in outcomes}) == 3
+    owner = calls[0].owner
+    assert all(value[0] == owner and value[4] for value in outcomes)
+    results = {groups.executors[owner, number].result(1, calls[1].request) for number in range(3)}
+    assert len(results) == 1
+
+
+def test_a_key_that_is_not_annotated_is_found_at_the_first_call() -> None:
+    groups = OrderedGroups(Counter, 5)
+    call = groups.call("cheat", "x", "y")
+    groups.settle()
+    with pytest.raises(CommandError, match=r"has no argument of type amcast\.Key with this value"):
+        groups.outcome(call)
+
+
+def test_a_caller_with_another_class_gets_an_error_and_nothing_is_executed() -> None:
+    executor = Executor(Counter, "north", GROUPS)
+    executor.deliver(0, ("north",), encode_payload(Command(7, 1, 1, False, 0, "other", "add", b"\x92\xa1x\x01")))
+    assert "has digest other; expected" in repr(executor.result(7, 1))
+    executor.deliver(1, ("north",), b"not of a service")
+    executor.deliver(2, ("north",), b"\xc1service\x01garbage")
+    assert executor.service.counts == {}  # type: ignore[attr-defined]
+
+
+class Impure(Service):
+    """Changes state before it yields."""
+
+    def __init__(self, group: str) -> None:
+        self.total: int = 0
+
+    @command
+    def spend(self, at: At, one: Key, other: Key) -> Generator[int, dict[str, int], int]:
+        self.total -= 1
+        yield self.total
+        return self.total
+
+    @query
+    def read(self, name: Key) -> int:
+        self.total += 1
+        return self.total
+
+
+def test_state_that_changes_before_a_yield_or_in_a_query_is_refused_by_the_checks() -> None:
+    for name, arguments in (("spend", ("a", "b")), ("read", ("a",))):
+        groups = OrderedGroups(Impure, 5)
+        groups.call(name, *arguments)
+        with pytest.raises(ServiceFailedError, match="the state has changed"):
+            groups.settle()
+
+
+def test_a_command_that_gives_another_value_after_a_restart_stops_the_replica() -> None:
+    groups = OrderedGroups(Impure, 5, replicas=1, checks=False)
+    one, other = next((a, b) for a in NAMES for b in NAMES if _owner(groups, a) != _owner(groups, b))
+    call = groups.call("spend", one, other)
+    first = (call.destinations[0], 0)
+    groups.advance(first)
+    groups.saved[first] = (groups.next[first], groups.executors[first].snapshot())
+    with pytest.raises(ServiceFailedError, match="gave another value at yield 0 when it was executed again"):
+        groups.restart(first)
+
+
+def test_replicas_that_compute_different_values_are_found_when_a_value_is_delivered() -> None:
+    groups = OrderedGroups(Counter, 5, replicas=1)
+    one, other = next((a, b) for a in NAMES for b in NAMES if _owner(groups, a) != _owner(groups, b))
+    groups.call("add", one, 1)
+    call = groups.call("add_both", one, other)
+    group = call.owner
+    while groups.next[group, 0] < len(groups.order[group]):
+        groups.advance((group, 0))
+    groups.multicast(call.destinations, encode_payload(Value(1, call.request, 0, group, b"\x07")))
+    with pytest.raises(ServiceFailedError, match="not deterministic, or differs between replicas"):
+        groups.settle()
+
+
+def test_queries_read_the_state_and_name_wrong_arguments() -> None:
+    executor: Any = Executor(Counter, "north", GROUPS)
+    executor.service.counts["x"] = 4
+    assert executor.read("read", b"\x91\xa1x").data == b"\x04"
+    assert executor.read("read", b"\x91\xa1y").kind == "KeyError"
+    assert executor.read("read", b"\x91\x07").kind == "UsageError"

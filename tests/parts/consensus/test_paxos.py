@@ -435,3 +435,16 @@ def test_restored_snapshot_equals_the_original(kind: type[Paxos]) -> None:
             restored = group.make(process, 2)
             restored.restore(state)
             assert restored.snapshot() == state
+
+
+def test_restored_log_retains_the_values_that_the_original_retains() -> None:
+    group = Group(keep=2)
+    group.up[0].paxos.log.retain_from = 0
+    restored = group.make(0, 2)
+    restored.restore(group.up[0].snapshot())
+    group.up[0] = restored
+    for number in range(5):
+        group.propose(number)
+        group.run()
+    assert restored.paxos.log.floor == 0
+    assert group.up[1].paxos.log.floor > 0, "another member, which retains nothing, has truncated its log"

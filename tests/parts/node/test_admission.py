@@ -11,7 +11,10 @@ from amcast.kernel.folder import FolderState, KnownFolder
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import change_topology, encode_topology
 from amcast.kernel.topology import Topology
+from amcast.parts.membership.messages import ConfigurationRecord, ConfigurationStart
+from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
 from amcast.parts.node import admission
 from amcast.parts.node.admission import GRACE_TIMER, RETRY_TIMER
 from amcast.parts.node.messages import (
@@ -23,6 +26,7 @@ from amcast.parts.node.messages import (
     NodeState,
 )
 from amcast.parts.node.node import Node
+from amcast.protocols.catalogue import CATALOGUE
 
 
 class Mute(Process):
@@ -319,6 +323,27 @@ def test_older_copy_with_a_used_incarnation_is_noticed() -> None:
     assert scene.restarts == [(1, Restart(3, 0))]
 
 
+def test_older_copy_that_asks_again_does_not_use_an_incarnation_again() -> None:
+    """While too few members take part, it repeats its request: each reply must state the incarnations that it lacks."""
+    scene = Scene()
+    scene.boot()
+    copy = scene.folders[1]
+    for _ in range(2):
+        scene.stop(1)
+        scene.start(1)
+        scene.run()
+    scene.nodes.clear()
+    scene.folders[1] = copy
+    for process in (0, 2, 1):
+        scene.start(process)
+    scene.run(lost=lambda source, target, body: target != 1 and type(body) is AdmissionReply)
+    assert scene.restarts == [], "no member takes part that could send it its group's state"
+    for process in (1, 0, 2, 1):
+        scene.step(process, Timer(RETRY_TIMER))
+        scene.run()
+    assert scene.restarts == [(1, Restart(3, 0))]
+
+
 def test_late_news_of_an_older_copy_restart_a_process_that_takes_part() -> None:
     scene = Scene()
     scene.boot()
@@ -334,6 +359,20 @@ def test_late_news_of_an_older_copy_restart_a_process_that_takes_part() -> None:
     scene.run()
     assert scene.restarts == [(1, Restart())]
     assert scene.folders[1].condition == "doubtful"
+
+
+def test_heartbeats_that_overtake_the_request_of_a_restart_do_not_contradict_it() -> None:
+    scene = Scene()
+    scene.boot()
+    scene.stop(1)
+    scene.start(1, records=8)
+    scene.run(lost=lambda source, target, body: target == 2)
+    scene.expire_grace(1)
+    assert scene.standing(1) == "admitted"
+    scene.step(2, Receive(1, Heartbeat(1, 0, 24)))
+    scene.step(1, LinkReset(2, 0))
+    scene.run()
+    assert scene.restarts == []
 
 
 def test_doubtful_folder_without_enough_members_waits_for_an_operator() -> None:
@@ -372,6 +411,52 @@ def test_group_of_one_asks_the_servers_of_other_groups() -> None:
     assert scene.standing(0) == "waiting"
     scene.run()
     assert scene.standing(0) == "refused"
+
+
+# Members that changed
+
+
+def test_process_learns_from_a_reply_which_members_must_confirm_its_folder() -> None:
+    """Both other members that it knows were removed; a server of another group tells it so."""
+    scene = Scene((3, 1))
+    scene.boot()
+    before, moved = scene.topology, scene.topology
+    for add, remove in ((10, None), (None, 1), (11, None), (None, 2)):
+        moved = change_topology(moved, 0, add=add, remove=remove)
+    scene.topology = moved
+    scene.nodes[3] = Node(Mute(3, moved), scene.config)
+    scene.step(3, Started((), 1, scene.folders[3]))
+    for process in (10, 11):
+        scene.start(process)
+    scene.run()
+    for process in (0, 1, 2):
+        scene.stop(process)
+    scene.topology = before
+    node = scene.start(0)
+    scene.run()
+    assert node.topology == moved
+    scene.step(0, Timer(RETRY_TIMER))
+    scene.run()
+    scene.expire_grace(0)
+    assert scene.standing(0) == "admitted"
+
+
+def test_process_finds_in_its_records_which_members_must_confirm_its_folder() -> None:
+    first = Topology.grid(1, 3)
+    moved = change_topology(change_topology(first, 0, add=10), 0, remove=2)
+    spec = build_reconfigurable_spec(CATALOGUE["primcast"])
+    node = Node(spec.process(0, first, spec.configure()), NodeConfig(omega=None))
+    record = ConfigurationRecord(ConfigurationStart(2, encode_topology(moved)), encode_topology(first), 0)
+    effects = node.step((Started((record,), 1, FolderState(7, 1, 1, admitted=True, start=5)),), 0)
+    asked = [effect.targets for effect in effects if type(effect) is Send]
+    assert asked == [(1, 10)]
+    copy = Node(spec.process(0, first, spec.configure()), NodeConfig(omega=None))
+    copy.restore(node.snapshot())
+    assert copy.topology == moved
+    known = KnownFolder(0, 7, 1, 1)
+    for sender in (1, 10):
+        node.step((Receive(sender, AdmissionReply(5, "known", None, True, known)),), 0)
+    assert node.admission.standing == "admitted"
 
 
 def test_bodies_for_the_protocol_wait_until_it_takes_part() -> None:

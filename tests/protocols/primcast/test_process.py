@@ -67,3 +67,33 @@ def test_jumping_local_clocks_do_not_break_the_order(name: str) -> None:
         stage.world.skews[number % 6] = ((-1) ** number * number * 10**14, 0.01)
     stage.finish()
     stage.check()
+
+
+def test_member_without_memory_has_not_joined_before_it_has_the_deliveries_that_others_dropped() -> None:
+    """Two of three have delivered and dropped messages from their logs, and one of them loses its disk. The third,
+    which lags, admits it with an empty log: one member has the only copy until it sends the deliveries."""
+    stage = Stage("primcast", groups=1)
+    stage.isolate(2)
+    for _ in range(3):
+        stage.multicast(0, 0)
+        stage.drain()
+    stage.crash(1)
+    stage.heal()
+    stage.world.blocked = {(0, 1)}
+    stage.suggest_leader(0, 2, 2)
+    stage.drain()
+    lagging = stage.protocol(2)
+    assert lagging._log.floor > lagging.position
+    assert lagging.status()["joined"] == 0
+    stage.recover(1, amnesia=True)
+    stage.drain()
+    stage.world.blocked = {(0, 2)}
+    stage.step_until(lambda: stage.protocol(1)._role == "member")
+    joining = stage.protocol(1)
+    assert joining.position < joining._log.floor
+    assert joining.status()["joined"] == 0
+    stage.heal()
+    stage.suggest_leader(0, 2)
+    stage.finish()
+    assert joining.status()["joined"] == lagging.status()["joined"] == 1
+    assert joining.position == lagging.position == 3

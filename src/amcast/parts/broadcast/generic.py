@@ -294,7 +294,11 @@ class GenericBroadcast:
         if self._decided:
             return {entry.group: entry.timestamp for entry in self._decided[0] if entry.kind == TOP}
         current = [tops for epoch, tops in self._acks.values() if epoch == self.epoch]
-        return {stream: self._held_by(current, place, self.quorum) for place, stream in enumerate(self.streams)}
+        quorum = self.quorum
+        if len(current) < quorum:
+            return {stream: self.base[stream] for stream in self.streams}
+        held = (sorted(numbers)[-quorum] for numbers in zip(*current, strict=True))
+        return dict(zip(self.streams, held, strict=True))
 
     def _held_by(self, tops: Iterable[Tops], place: int, count: int) -> int:
         """The highest number of the stream in this place that at least `count` processes hold."""

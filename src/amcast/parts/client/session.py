@@ -61,6 +61,8 @@ class _PendingMessage:
 class ClientSession(Process):
     """A client of any protocol, for one caller or many."""
 
+    awaits_answers = True
+
     def __init__(self, me: ProcessId, topology: Topology, contacts: Contacts, config: SessionConfig) -> None:
         super().__init__(me, topology)
         self._protocol_contacts = contacts

@@ -141,7 +141,15 @@ class Log:
 
     def snapshot(self) -> LogState:
         decided = tuple(sorted(self._decided.items()))
-        return LogState(self.decided_until, self.floor, self.checkpoint_end, self.checkpoint, self.known_until, decided)
+        return LogState(
+            self.decided_until,
+            self.floor,
+            self.checkpoint_end,
+            self.checkpoint,
+            self.known_until,
+            decided,
+            self.retain_from,
+        )
 
     def restore(self, state: LogState) -> None:
         self.decided_until = state.decided_until
@@ -150,3 +158,4 @@ class Log:
         self.checkpoint = state.checkpoint
         self.known_until = state.known_until
         self._decided = dict(state.decided)
+        self.retain_from = state.retain_from

@@ -158,6 +158,7 @@ class LogState(State, frozen=True):
     checkpoint: bytes
     known_until: int
     decided: tuple[tuple[int, Value], ...]
+    retain_from: int | None
 
 
 class SlotState(State, frozen=True):

@@ -48,8 +48,8 @@ def make_probe(find: FindDomain, build: Callable[[int, int], Body]) -> Callable[
 
     def probe(process: ProcessId, ballot: int) -> tuple[ProcessId, Body] | None:
         domain = find(process)
-        if domain is None or process not in domain.places:
-            return None
+        if domain is None or process not in domain.places or len(domain.members) == 1:
+            return None  # nobody competes with the only member of a group, which may run without consensus
         wanted = find_previous_ballot(ballot, len(domain.members))
         if ballot < 0:
             wanted = ballot_of(PROBE_ROUND, 0, len(domain.members) - 1)
@@ -92,7 +92,7 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
             return
         listener.promise(domain, source, body.ballot)
         votes = {instance: (ballot, value) for instance, ballot, value in body.votes}
-        listener.report_votes(domain, source, body.ballot, body.decided_until, votes)
+        listener.report_votes(domain, source, body.ballot, body.decided_until, votes, body.memory_losses)
         for instance, (ballot, value) in votes.items():
             listener.propose(domain, source, ballot, instance, value)
 

@@ -158,6 +158,12 @@ class _RecordedConfigurations:
         return None
 
 
+def find_recorded_topology(records: Sequence[Record]) -> Topology | None:
+    """The topology of the newest configuration that the records start; None if they start none."""
+    started = _RecordedConfigurations(records).started
+    return decode_topology(started[max(started)].start.topology) if started else None
+
+
 def recover_instances(
     records: Sequence[Record],
     incarnation: int,
@@ -169,19 +175,16 @@ def recover_instances(
     """The instances that the records describe, oldest first, each about to start; none if there are no records."""
     recorded = _RecordedConfigurations(records)
     instances = []
-    for configuration in sorted({*recorded.started, *recorded.inner})[-max_old_instances - 1 :]:
+    known = {*recorded.started, *recorded.inner}
+    lost = {later - 1 for later, begun in recorded.started.items() if begun.before} - known
+    for configuration in sorted(known | lost)[-max_old_instances - 1 :]:
         start = recorded.start_of(configuration, initial)
         if start is None:
             continue
         begun = recorded.started.get(configuration)
-        instance = _reopen_instance(
-            start,
-            recorded.inner.get(configuration, []),
-            incarnation,
-            0 if begun is None else begun.incarnation,
-            me,
-            make_process,
-        )
+        # An instance that ran and left no record was waiting for its admission after a loss of memory.
+        forgot = incarnation if configuration in lost else 0 if begun is None else begun.incarnation
+        instance = _reopen_instance(start, recorded.inner.get(configuration, []), incarnation, forgot, me, make_process)
         instance.has_skipped_barrier = configuration in recorded.skipped
         instances.append(instance)
     return instances

@@ -16,7 +16,7 @@ from amcast.parts.ordering.messages import DeliveredRange
 class ReconfigurableConfig(Config, frozen=True):
     """Settings of reconfiguration."""
 
-    search_values: ClassVar[SearchValues] = {"max_early_bodies": (1, 3, 20), "max_old_instances": (1, 2)}
+    search_values: ClassVar[SearchValues] = {"max_early_bodies": (1, 3, 20), "max_old_instances": (2, 3)}
     retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
     """How long a process that lags behind, or joins, waits before it asks the members of its group again."""
     max_early_bodies: int = 10_000

@@ -54,6 +54,7 @@ from amcast.parts.membership.configuration import (
     TIMER_PREFIX,
     ConfigurationInstance,
     ProcessFactory,
+    find_recorded_topology,
     recover_instances,
 )
 from amcast.parts.membership.early_bodies import NEXT_CONFIGURATION, EarlyBodies
@@ -150,6 +151,10 @@ class Reconfigurable(Process):
     def make_announcement(self) -> ConfigurationStarted:
         """The body that announces the current configuration to other processes."""
         return ConfigurationStarted(self.configuration, encode_topology(self.topology))
+
+    def recorded_topology(self, records: Sequence[Record]) -> Topology:
+        """The newest topology that records tell of; the first one of this process if they tell of none."""
+        return find_recorded_topology(records) or self._initial_topology
 
     # Steps
 
@@ -778,6 +783,10 @@ class Reconfigurable(Process):
         current = self.current
         return None if current is None or current.process is None else current.process.reply_extra(message)
 
+    def lost_groups(self) -> tuple[GroupId, ...]:
+        current = self.current
+        return () if current is None or current.process is None else current.process.lost_groups()
+
     def stored_message(self, message: MessageId) -> Message | None:
         for instance in reversed(self._instances):
             if instance.process is not None:
@@ -808,6 +817,10 @@ class Reconfigurable(Process):
     def status(self) -> ProcessStatus:
         current = self.current
         inner: ProcessStatus = {} if current is None or current.process is None else current.process.status()
+        if "joined" in inner:
+            # Lagging groups need every instance that still runs, also those in which this member has no vote yet.
+            running = [instance.process.status() for instance in self._instances if instance.process is not None]
+            inner["joined"] = min(status.get("joined", 1) for status in running)
         return {
             **inner,
             "position": self.position,

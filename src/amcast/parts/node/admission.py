@@ -29,15 +29,23 @@ majority of n. The witnesses are the other members; of a group of one, all other
   its group sends it its state. Otherwise it waits for an operator.
 - **lost** (an operator has prepared an empty folder, `amcast replace`): as sound; others accept the new folder if its
   incarnation is above all that they have seen.
+- **diverged** (a majority of its group contradicted what it delivered, `parts/node/replica_comparison.py`): it takes no
+  part any more.
 - **another folder is remembered** by any server: it is refused, unless that memory is outdated. A server that was down
   while an operator replaced a folder still remembers the old one. Its memory is outdated if the folder took part
   before, in a later incarnation than the remembered one, and m - 1 members know it. *Proof*: these members remembered
   it when it was admitted, either as a replacement or because no member knew another; a member that remembers one folder
   accepts another only as a replacement.
 
+The members are those of the newest configuration that the process knows: its records tell of one, and every reply of a
+server that is in a later one brings that. A process that was down during changes may have no other member left in the
+configuration that it began with.
+
 Limits. Incarnations are remembered before they take part; record counts arrive with heartbeats and are written every
 `remember_ns`, so an older copy that lacks less than this, or whose missing part was seen only by processes that are
-silent at its start, is noticed late or not at all. A group of one has no heartbeats: others know its incarnations only.
+silent at its start, is noticed late or not at all. An older copy counts its own starts: if it crashes at each of them
+before anybody has answered, until it has had more than the original, its incarnation no longer tells. A group of one
+has no heartbeats: others know its incarnations only.
 """
 
 from collections.abc import Sequence
@@ -51,6 +59,7 @@ from amcast.kernel.folder import FolderState, KnownFolder
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import encode_topology
 from amcast.parts.node.messages import AdmissionConfig, AdmissionReply, AdmissionRequest, AdmissionState, Verdict
 
 RETRY_TIMER: Final = "admission"
@@ -62,8 +71,9 @@ is admitted: its links begin anew then, and nothing is missed."""
 
 Standing = Literal["unstated", "waiting", "refused", "doubtful", "admitted"]
 """unstated: the driver made no statement about a folder, and the process takes part without admission."""
-Remedy = Literal["", "start", "replace", "accept"]
-"""What an operator must do: start the missing members, replace the folder, or accept a loss."""
+Remedy = Literal["", "start", "replace", "accept", "renew"]
+"""What an operator must do: start the missing members, replace the folder, accept a loss, or put the folder aside and
+replace it."""
 
 
 class Admission:
@@ -73,14 +83,23 @@ class Admission:
     def __init__(self, owner: Process, config: AdmissionConfig) -> None:
         self.config = config
         self.standing: Standing = "unstated"
+        self.takes_part = True
+        """Whether the protocol runs: the standing is unstated or admitted."""
+        self.counts_records = False
+        """Whether the owner must report what it persists."""
         self.reason = ""
         """Why it waits or is refused, as a sentence; "" when it takes part."""
         self.remedy: Remedy = ""
         self._owner = owner
+        assert owner.group is not None, f"process {owner.me} is a client; only servers are admitted"
+        self._home = owner.group
+        """The group that the process began in; a change may have removed it since."""
         self._folder: FolderState | None = None
         self._records: tuple[Record, ...] = ()
         """The records of the Started event, for the protocol."""
         self._doubt = ""
+        self.divergence = ""
+        """Why the process has stopped for good: a majority of its group contradicts what it delivered."""
         self._has_graced = False
         """The time for slow answers is over."""
         self._attempts = 0
@@ -93,7 +112,7 @@ class Admission:
         self._outgoing: list[tuple[ProcessId, AdmissionReply]] = []
         """Replies of this step: they leave behind the memory that they tell of."""
         self._must_remember = False
-        self._restart: Restart | None = None
+        self.ending: Restart | None = None
         """The end of this incarnation, which is the last effect of the step."""
         self._has_taken_part = False
         self._persisted = 0
@@ -103,21 +122,11 @@ class Admission:
         """Events for the protocol were dropped."""
 
     @property
-    def takes_part(self) -> bool:
-        """Whether the protocol runs."""
-        return self.standing in ("unstated", "admitted")
-
-    @property
     def records(self) -> int:
         """How many records the owner has made durable, or will have before anything that it sends now leaves; 0 if its
         driver made no statement, -1 if its folder keeps none."""
         folder = self._folder
         return 0 if folder is None else -1 if folder.records < 0 else folder.records + self._persisted
-
-    @property
-    def counts_records(self) -> bool:
-        """Whether the owner must report what it persists."""
-        return self._folder is not None and self._folder.records >= 0
 
     def count_persisted(self, count: int) -> None:
         self._persisted += count
@@ -128,20 +137,38 @@ class Admission:
         """Begins the admission of a folder; asks all other servers."""
         folder = event.folder
         assert folder is not None, "an admission needs the state of a folder"
-        self._folder = folder
+        self._adopt_folder(folder)
         self._records = event.records
         self._doubt = folder.reason or "its records are damaged" if folder.condition == "doubtful" else ""
         self._known = {known.process: known for known in folder.peers}
         self._written = folder.peers
-        self.standing = "waiting"
+        self._state("waiting", self.reason, self.remedy)
+        if folder.condition == "diverged":
+            self._refuse_diverged(folder.reason)
+            return
         others = self._other_servers()
         if others:
             self._owner.send_all(others, self._make_request())
             self._owner.set_timer(GRACE_TIMER, (self.config.grace_ns, self.config.grace_ns))
             self._arm_retry()
 
+    def stop(self, divergence: str) -> None:
+        """Ends the part of a process that diverged from its group, durably: it neither votes nor answers, in this
+        incarnation or later ones, until an operator has replaced its folder. It still confirms the folders of others.
+        """
+        self._refuse_diverged(divergence)
+        self._must_remember = True
+        self.finish_step()
+
+    def _refuse_diverged(self, divergence: str) -> None:
+        self.divergence = divergence
+        self._held.clear()
+        self._state("refused", f"it has stopped, because it diverged from its group: {divergence}", "renew")
+
     def hold(self, event: Event) -> None:
         """Holds an event for the protocol until it starts."""
+        if self.divergence:
+            return
         if len(self._held) >= MAX_HELD:
             self._held.clear()
             self._has_dropped = True
@@ -156,8 +183,9 @@ class Admission:
         assert folder is not None
         condition = "doubtful" if self._doubt else folder.condition
         return AdmissionRequest(
-            folder.folder, folder.incarnation, folder.start, folder.records, condition, folder.accepts_loss
-        )
+            folder.folder, folder.incarnation, folder.start, folder.records, condition, folder.accepts_loss,
+            self._owner.topology.configuration,
+        )  # fmt: skip
 
     def _own_folder(self) -> KnownFolder:
         folder = self._folder
@@ -170,7 +198,7 @@ class Admission:
     def handle_timer(self, name: str) -> None:
         if name == GRACE_TIMER:
             self._has_graced = True
-        elif not self.takes_part:
+        elif not self.takes_part and not self.divergence:
             self._attempts += 1
             self._owner.send_all(self._other_servers(), self._make_request())
             self._arm_retry()
@@ -182,7 +210,8 @@ class Admission:
 
     def handle_link_reset(self, peer: ProcessId) -> None:
         """Asks a server again whose request or reply may be lost."""
-        if self._folder is not None and peer not in self._replies and peer in self._other_servers():
+        is_asking = self._folder is not None and not self.divergence
+        if is_asking and peer not in self._replies and peer in self._other_servers():
             self._owner.send(peer, self._make_request())
 
     def handle_request(self, sender: ProcessId, body: AdmissionRequest) -> None:
@@ -197,10 +226,16 @@ class Admission:
         elif verdict not in ("other", "ahead"):
             self._remember(stated)
         contradicted = known if verdict in ("other", "ahead") else None
-        is_admitted = self.standing == "admitted"
-        self._outgoing.append(
-            (sender, AdmissionReply(body.start, verdict, contradicted, is_admitted, self._own_folder()))
+        topology = self._owner.topology
+        reply = AdmissionReply(
+            body.start,
+            verdict,
+            contradicted,
+            self.standing == "admitted",
+            self._own_folder(),
+            encode_topology(topology) if topology.configuration > body.configuration else b"",
         )
+        self._outgoing.append((sender, reply))
 
     def handle_reply(self, sender: ProcessId, body: AdmissionReply) -> None:
         """Notes a verdict. One that contradicts a process that takes part already makes it restart as doubtful."""
@@ -216,7 +251,7 @@ class Admission:
             self._doubt = self._describe_contradiction(sender, body)
             self._must_remember = True
             self.reason = f"its data folder is doubtful: {self._doubt}"
-            self._restart = Restart()
+            self.ending = Restart()
 
     def _meet(self, sender: ProcessId, own: KnownFolder) -> None:
         """Remembers the folder of a server that replied, unless more is known of it: then it is told when it asks."""
@@ -229,10 +264,11 @@ class Admission:
                 return
         self._remember(own)
 
-    def handle_records(self, sender: ProcessId, records: int) -> None:
-        """Remembers how many records a member has made durable."""
+    def handle_records(self, sender: ProcessId, incarnation: int, records: int) -> None:
+        """Remembers how many records a member has made durable. Records of an incarnation whose request is still on its
+        way do not count: the request states those of its start, and must not look like that of an older copy."""
         known = self._known.get(sender)
-        if known is not None and records > known.records:
+        if known is not None and incarnation == known.incarnation and records > known.records:
             self._known[sender] = structs.replace(known, records=records)
 
     def write_counts(self) -> None:
@@ -258,7 +294,7 @@ class Admission:
         is admitted; `take_held` has the events after it."""
         owner = self._owner
         started = None
-        if not self.takes_part and self._decide():
+        if not self.takes_part and not self.divergence and self._decide():
             started = self._admit()
         if self._must_remember and self._folder is not None:
             self._emit_memory()
@@ -266,16 +302,11 @@ class Admission:
         for receiver, reply in self._outgoing:
             owner.send(receiver, reply)
         self._outgoing.clear()
-        if self._restart is None:
+        if self.ending is None:
             return started
-        owner.note("restarted", value=float(self._restart.incarnation))
-        owner.restart(self._restart.incarnation, self._restart.records)
+        owner.note("restarted", value=float(self.ending.incarnation))
+        owner.restart(self.ending.incarnation, self.ending.records)
         return None
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether this incarnation ends with this step."""
-        return self._restart is not None
 
     def take_held(self) -> Sequence[Event]:
         held, self._held = self._held, []
@@ -288,7 +319,8 @@ class Admission:
     def _emit_memory(self, lazy: bool = False) -> None:
         assert self._folder is not None
         self._written = self.known_folders()
-        self._owner.remember(self._written, self._folder.admitted or self._has_taken_part, self._doubt, lazy)
+        admitted = self._folder.admitted or self._has_taken_part
+        self._owner.remember(self._written, admitted, self._doubt, lazy, self.divergence)
 
     # The decision
 
@@ -328,12 +360,11 @@ class Admission:
 
     def _state(self, standing: Standing, reason: str, remedy: Remedy = "") -> None:
         self.standing, self.reason, self.remedy = standing, reason, remedy
+        self.takes_part = standing in ("unstated", "admitted")
 
-    @property
-    def _home(self) -> int:
-        home = self._owner.group
-        assert home is not None
-        return home
+    def _adopt_folder(self, folder: FolderState | None) -> None:
+        self._folder = folder
+        self.counts_records = folder is not None and folder.records >= 0
 
     def _is_member(self, process: ProcessId) -> bool:
         return self._owner.topology.group_of(process) == self._home
@@ -384,7 +415,7 @@ class Admission:
         self.reason = f"its data folder is doubtful: {self._doubt}"
         seen = [reply.known for reply in self._replies.values() if reply.known is not None]
         incarnation = 1 + max([folder.incarnation, *(known.incarnation for known in seen)])
-        self._restart = Restart(incarnation, max([folder.records, 0, *(known.records for known in seen)]))
+        self.ending = Restart(incarnation, max([folder.records, 0, *(known.records for known in seen)]))
 
     def _admit(self) -> Started:
         folder = self._folder
@@ -396,7 +427,7 @@ class Admission:
         self._owner.cancel_timer(RETRY_TIMER)
         self._owner.note("admitted", value=float(folder.incarnation))
         if self._has_dropped:
-            self._restart = Restart()
+            self.ending = Restart()
         records, self._records = self._records, ()
         return Started((), 0) if folder.condition == "fresh" else Started(records, folder.incarnation)
 
@@ -444,11 +475,13 @@ class Admission:
             self._written_ns,
             self._records,
             tuple(self._held),
+            b"" if self.takes_part else encode_topology(self._owner.topology),
+            self.divergence,
         )
 
     def restore(self, state: AdmissionState) -> None:
-        self._folder = state.folder
-        self.standing = state.state  # type: ignore[assignment]
+        self._adopt_folder(state.folder)
+        self._state(state.state, self.reason, self.remedy)  # type: ignore[arg-type]
         self._doubt = state.doubt
         self._has_graced = state.has_graced
         self._has_taken_part = state.has_taken_part
@@ -460,6 +493,8 @@ class Admission:
         self._written_ns = state.written_ns
         self._records = state.records
         self._held = list(state.held)
+        if state.divergence:
+            self._refuse_diverged(state.divergence)
 
 
 def _compare(known: KnownFolder | None, stated: KnownFolder, request: AdmissionRequest) -> Verdict:
@@ -467,7 +502,8 @@ def _compare(known: KnownFolder | None, stated: KnownFolder, request: AdmissionR
     if known is None:
         return "new"
     if stated.start == known.start and stated.folder == known.folder:
-        return "known"
+        # A repeated request. An older copy that asks again must hear again of what it lacks.
+        return "known" if stated.incarnation >= known.incarnation else "ahead"
     if request.accepts_loss:
         return "replaced"
     if stated.folder != known.folder:

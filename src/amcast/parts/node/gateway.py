@@ -123,6 +123,14 @@ class Gateway:
         self.has_work = bool(self._resubmits)
         return {message.sender for message in held if message.sender != self.me}
 
+    def count_bytes_by_client(self) -> dict[ProcessId, int]:
+        """The payload of messages that are not answered, by sender."""
+        counts: dict[ProcessId, int] = {}
+        for messages in (*self._open.values(), *self.gathered.values()):
+            for message in messages:
+                counts[message.sender] = counts.get(message.sender, 0) + len(message.payload)
+        return counts
+
     # Requests
 
     def add(self, message: Message) -> None:

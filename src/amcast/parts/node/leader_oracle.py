@@ -16,7 +16,7 @@ from typing import Final
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.parts.client.messages import Farewell
-from amcast.parts.node.messages import Heartbeat, OmegaConfig, OmegaState
+from amcast.parts.node.messages import ComparisonReport, Heartbeat, OmegaConfig, OmegaState
 
 HEARTBEAT_TIMER: Final = "omega"
 TIMEOUT_PREFIX: Final = "omega-"
@@ -34,14 +34,16 @@ class Omega:
         config: OmegaConfig,
         suspected: set[ProcessId] | None = None,
         count_records: Callable[[], int] = lambda: 0,
+        make_report: Callable[[], ComparisonReport | None] = lambda: None,
     ) -> None:
         """`suspected` is the set in which the oracle keeps the suspected members, for others that read it;
-        `count_records` tells how many records the owner has made durable."""
+        `count_records` tells how many records the owner has made durable, `make_report` what it has delivered."""
         self.owner = owner
         self.members = members
         self.others = tuple(member for member in members if member != owner.me)
         self.config = config
         self._count_records = count_records
+        self._make_report = make_report
         self.incarnation = 0
         self.leader = members[0]
         self._incarnations: dict[ProcessId, int] = dict.fromkeys(members, 0)
@@ -131,12 +133,22 @@ class Omega:
         self.members, self.others = (), ()
         self._incarnations = {}
 
+    def announce_end(self) -> None:
+        """Sends a last heartbeat, with what the owner found when it was compared, and a farewell behind it: the owner
+        stops, and others need not wait for its silence."""
+        self.owner.send_all(self.others, self._make_heartbeat())
+        self.owner.send_all(self.others, Farewell(self.incarnation))
+
     def trusts(self, member: ProcessId) -> bool:
         """Whether a member is not suspected."""
         return member not in self._suspected
 
+    def _make_heartbeat(self) -> Heartbeat:
+        since_ns = self._since[self.owner.me]
+        return Heartbeat(self.incarnation, since_ns, self._count_records(), self._make_report())
+
     def _send_heartbeat(self) -> None:
-        self.owner.send_all(self.others, Heartbeat(self.incarnation, self._since[self.owner.me], self._count_records()))
+        self.owner.send_all(self.others, self._make_heartbeat())
         # All members send at the same instants of their clocks, so that each wakes up once for all heartbeats.
         heartbeat_ns = self.config.heartbeat_ns
         after_ns = heartbeat_ns - self.owner.now % heartbeat_ns

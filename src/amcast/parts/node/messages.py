@@ -1,17 +1,22 @@
-"""Bodies, states and settings of nodes: leader oracle, gateway, replies."""
+"""Bodies, states and settings of nodes: leader oracle, admission, comparison of replicas, gateway, replies."""
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, ClassVar, Final, Literal, Union
 
-from msgspec import field
+import msgspec
+from msgspec import Struct, field
 
 from amcast.kernel.config import Config, SearchValues
+from amcast.kernel.effects import Deliver
 from amcast.kernel.events import Event
 from amcast.kernel.folder import Condition, FolderState, KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.units import MILLISECOND
 from amcast.parts.client.messages import ClientSessionState
-from amcast.parts.ordering.messages import DeliveredRange
+from amcast.parts.ordering.consistent_cut import GroupOrderState, OpenMessage
+from amcast.parts.ordering.messages import ChainPoint, DeliveredRange
 
 Verdict = Literal["new", "known", "replaced", "other", "ahead"]
 """What a process remembers of the folder that another one states. new: nothing. known: this folder, and no more of it
@@ -36,6 +41,47 @@ class OmegaConfig(Config, frozen=True):
             )
 
 
+class Difference(Struct, frozen=True, array_like=True, gc=False):
+    """A member holds something else than the sender."""
+
+    member: ProcessId
+    position: int
+    own: int
+    """The digest that the sender holds at the position."""
+    other: int
+    """The digest that the member holds there."""
+
+
+class Findings(Struct, frozen=True, array_like=True):
+    """What a member found when it compared itself with others (`parts/node/comparison_results.py`)."""
+
+    equal: tuple[tuple[ProcessId, int], ...] = ()
+    """By member: the last position at which both were equal."""
+    differing: tuple[Difference, ...] = ()
+
+
+NO_FINDINGS: Final = Findings()
+
+
+class ComparisonReport(Struct, frozen=True, array_like=True):
+    """What a member tells the others so that all can compare themselves (`parts/node/replica_comparison.py`)."""
+
+    point: ChainPoint | None = None
+    """The end of the chain of its deliveries; None if it does not know the chain."""
+    deliveries: Findings = NO_FINDINGS
+    state: tuple[int, int] | None = None
+    """A position, and the digest of its application's state there."""
+    states: Findings = NO_FINDINGS
+
+
+class ChainRecord(Record, frozen=True):
+    """The chain of deliveries at a checkpoint, behind which it is written: a restart continues the chain from here."""
+
+    point: ChainPoint
+    since: int
+    """The position from which on the member has computed the chain itself."""
+
+
 class Heartbeat(Body, frozen=True):
     """A member is up, in this incarnation."""
 
@@ -44,6 +90,7 @@ class Heartbeat(Body, frozen=True):
     """When the incarnation began on the member's clock; 0 in its first incarnation."""
     records: int = 0
     """How many records the member has made durable. Others remember it: an older copy of its folder has fewer."""
+    comparison: ComparisonReport | None = None
 
 
 class AdmissionConfig(Config, frozen=True):
@@ -68,6 +115,8 @@ class AdmissionRequest(Body, frozen=True):
     records: int
     condition: Condition
     accepts_loss: bool = False
+    configuration: int = 0
+    """The newest configuration that the process knows."""
 
 
 class AdmissionReply(Body, frozen=True):
@@ -82,6 +131,8 @@ class AdmissionReply(Body, frozen=True):
     """Whether the sender takes part in its group."""
     own: KnownFolder
     """The sender's own folder."""
+    topology: bytes = b""
+    """The sender's topology, if its configuration is newer than that of the request."""
 
 
 class AdmissionState(State, frozen=True):
@@ -100,6 +151,34 @@ class AdmissionState(State, frozen=True):
     written_ns: int
     records: tuple[Record, ...] = ()
     held: tuple[Event, ...] = ()
+    topology: bytes = b""
+    """What the process knows of the members while it waits."""
+    divergence: str = ""
+
+
+class ResultsState(State, frozen=True):
+    """The snapshot of the results of comparisons."""
+
+    members: tuple[ProcessId, ...]
+    own: Findings
+    received: tuple[tuple[ProcessId, Findings], ...]
+
+
+class ComparisonState(State, frozen=True):
+    """The snapshot of a comparison of replicas."""
+
+    point: ChainPoint
+    is_anchored: bool
+    since: int
+    points: tuple[tuple[int, int, int], ...]
+    unchained: tuple[Deliver, ...]
+    claims: tuple[tuple[ProcessId, ChainPoint], ...]
+    waits: int
+    incarnations: tuple[tuple[ProcessId, int], ...]
+    deliveries: ResultsState
+    own_states: tuple[tuple[int, int], ...]
+    claimed_states: tuple[tuple[ProcessId, tuple[int, int]], ...]
+    states: ResultsState
 
 
 class OmegaState(State, frozen=True):
@@ -184,6 +263,114 @@ class GatewayState(State, frozen=True):
     gathering_since_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
 
 
+class RealTimeConfig(Config, frozen=True):
+    """Settings of real-time order (`parts/node/real_time_order.py`)."""
+
+    search_values: ClassVar[SearchValues] = {"follow_after_ns": (0,), "max_open": (1, 3)}
+    retry_ns: tuple[int, int] = (500 * MILLISECOND, 1000 * MILLISECOND)
+    """How long the first open message stays the same before a node asks for what is missing."""
+    follow_after_ns: int = 5 * MILLISECOND
+    """How long an answer waits for the order of a group that is no destination before a leader follows that group."""
+    follow_ns: int = 2000 * MILLISECOND
+    """How long a group that is followed reports all its deliveries."""
+    max_open: int = 16_384
+    """How many open messages of another group are remembered; beyond that they are forgotten, and asked for again."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_ns[0] <= self.retry_ns[1]:
+            raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
+        for name, least in (("follow_after_ns", 0), ("follow_ns", 1), ("max_open", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)}; expected {least} or more")
+
+
+class OrderReport(Body, frozen=True):
+    """A statement about the order of a group (`parts/ordering/consistent_cut.py`)."""
+
+    group: GroupId
+    closed: int
+    """Every delivery of the group before this position is closed."""
+    begin: int
+    end: int
+    messages: tuple[OpenMessage, ...]
+    """All messages to several groups among the deliveries from `begin` up to `end` that are not closed; some of them
+    may be closed."""
+    closed_messages: tuple[MessageId, ...] = ()
+    """Of the messages in a request: those that are closed."""
+
+
+class OrderRequest(Body, frozen=True):
+    """Asks for a report about the order of a group."""
+
+    group: GroupId
+    messages: tuple[MessageId, ...] = ()
+    """Messages of which the sender does not know whether the group has delivered them."""
+    follows: bool = False
+    """Whether the leader of the group is to report all its deliveries for a while."""
+
+
+class RealTimeCheckpoint(Record, frozen=True):
+    """The envelope of a record from which a restart does not repeat earlier deliveries: it also has what was known
+    about the order of these. `make_checkpoint_type` derives the type for the records of one protocol."""
+
+    record: Any
+    order: GroupOrderState
+
+
+@cache
+def make_checkpoint_type(records: tuple[type[Record], ...]) -> type[RealTimeCheckpoint]:
+    """Derives the envelope type for a protocol's records."""
+    if not records:
+        return RealTimeCheckpoint
+    made: Any = msgspec.defstruct(
+        "RealTimeCheckpoint",
+        [("record", Union[records]), ("order", GroupOrderState)],  # noqa: UP007
+        bases=(RealTimeCheckpoint,),
+        frozen=True,
+        array_like=True,
+        tag="RealTimeCheckpoint",
+        gc=False,
+    )
+    checkpoint_type: type[RealTimeCheckpoint] = made
+    return checkpoint_type
+
+
+def open_checkpoints(records: Sequence[Record]) -> tuple[Record, ...]:
+    """The records without envelopes."""
+    return tuple(record.record if isinstance(record, RealTimeCheckpoint) else record for record in records)
+
+
+class HeldAnswer(State, frozen=True):
+    """An answer that waits until its message is closed."""
+
+    end: int
+    """The message is closed when everything before this position is."""
+    kind: Literal["delivery", "gateway", "retry"]
+    """delivery: the leader answers; gateway: this process is the gateway of the bundle; retry: this process was asked.
+    """
+    receiver: ProcessId
+    message: MessageId
+    destinations: tuple[GroupId, ...]
+
+
+class RealTimeState(State, frozen=True):
+    """The snapshot of a `RealTimeOrder`."""
+
+    orders: tuple[tuple[GroupId, GroupOrderState], ...]
+    closed: tuple[MessageId, ...]
+    held: tuple[HeldAnswer, ...]
+    sent: tuple[tuple[GroupId, int], ...]
+    context: tuple[tuple[GroupId, tuple[int, ...]], ...]
+    followers: tuple[tuple[GroupId, int], ...]
+    follows: tuple[tuple[GroupId, int], ...]
+    is_leading: bool
+    is_timer_set: bool
+    first: tuple[int, int]
+    asked: int
+    position: int
+    stated: int = 0
+
+
 class NodeConfig(Config, frozen=True):
     """Settings of nodes."""
 
@@ -195,6 +382,9 @@ class NodeConfig(Config, frozen=True):
     gateway: GatewayConfig | None = None
     """None: clients send requests to the protocol's contacts. Otherwise every node is a gateway for its clients."""
     admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    real_time: RealTimeConfig | None = None
+    """None: a message is answered when every destination has delivered it, or knows its place. Otherwise it is answered
+    when it is closed."""
 
 
 class NodeState(State, frozen=True):
@@ -208,3 +398,5 @@ class NodeState(State, frozen=True):
     gateway: GatewayState | None = None
     pending_replies: tuple[tuple[tuple[ProcessId, MessageId], ...], tuple[tuple[ProcessId, MessageId], ...]] = ((), ())
     admission: AdmissionState | None = None
+    comparison: ComparisonState | None = None
+    real_time: RealTimeState | None = None

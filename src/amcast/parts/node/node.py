@@ -22,6 +22,9 @@ A sender learns that its message is delivered from one member of each destinatio
 The Reply for a bundle goes to the gateway that made it, and the gateway answers its clients (`parts/node/gateway.py`).
 A gateway that delivers its own bundle needs no Reply from its group. A Reply may be lost, so senders retry until they
 have one from each destination (`parts/client/session.py`); the message itself is ordered and delivered once.
+
+In the real-time setting nodes answer when a message is closed (`parts/node/real_time_order.py`). Then one answer is
+enough for all destinations: it is a Done, and no Reply is sent, unless destinations are lost.
 """
 
 from collections.abc import Sequence
@@ -30,24 +33,54 @@ from typing import Final
 
 from amcast.kernel.bundle import FIRST_BUNDLE, bundle_messages, gateway_process, is_bundle
 from amcast.kernel.diagnostics import PHASES_AFTER_DELIVERY, Phase, ProcessStatus, explain_delivered
-from amcast.kernel.effects import About, Deliver, Effect, Persist, Send
-from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Timer
+from amcast.kernel.effects import About, Deliver, Effect, Note, Persist, Send
+from amcast.kernel.events import (
+    Event,
+    Leader,
+    LinkReset,
+    PeerDown,
+    Receive,
+    Requests,
+    Started,
+    StateTaken,
+    Submit,
+    Timer,
+)
 from amcast.kernel.folder import KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
-from amcast.kernel.message import Body, Message, Reply, Request, State
+from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Process
+from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.spec import Contacts
-from amcast.parts.client.messages import Farewell, LeaderHint
+from amcast.kernel.topology import Topology
+from amcast.parts.client.messages import Done, Farewell, LeaderHint
 from amcast.parts.client.session import TIMER as SESSION_TIMER
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.admission import GRACE_TIMER, RETRY_TIMER, Admission
+from amcast.parts.node.comparison_results import Outcome
 from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
-from amcast.parts.node.messages import AdmissionReply, AdmissionRequest, Heartbeat, NodeConfig, NodeState
+from amcast.parts.node.messages import (
+    AdmissionReply,
+    AdmissionRequest,
+    ChainRecord,
+    Heartbeat,
+    HeldAnswer,
+    NodeConfig,
+    NodeState,
+    OrderReport,
+    OrderRequest,
+    RealTimeCheckpoint,
+    open_checkpoints,
+)
 from amcast.parts.node.pending_replies import PendingReplies
+from amcast.parts.node.real_time_order import ORDER_TIMER, RealTimeOrder
+from amcast.parts.node.replica_comparison import ReplicaComparison
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
-NODE_BODIES: Final = frozenset({AdmissionReply, AdmissionRequest, Farewell, Heartbeat, Reply, Request})
+NODE_BODIES: Final = frozenset(
+    {AdmissionReply, AdmissionRequest, Done, Farewell, Heartbeat, OrderReport, OrderRequest, Reply, Request}
+)
 """Types of bodies that the node itself handles, always or at times."""
 SMALL_BUNDLE: Final = 4
 """Every member of a group replies for a bundle of at most this many messages. A follower may deliver one message delay
@@ -63,21 +96,30 @@ class Node(Process):
         "_gateway_events",
         "_leaders",
         "_node_bodies",
+        "_outcome",
         "_own_requests",
         "_pending_replies",
         "_reconfigurable",
         "_servers",
         "_touches_membership",
         "admission",
+        "comparison",
         "config",
         "delivered",
         "gateway",
         "home",
         "omega",
         "protocol",
+        "real_time",
     )
 
-    def __init__(self, protocol: Process, config: NodeConfig, contacts: Contacts | None = None) -> None:
+    def __init__(
+        self,
+        protocol: Process,
+        config: NodeConfig,
+        contacts: Contacts | None = None,
+        checkpoint_type: type[RealTimeCheckpoint] = RealTimeCheckpoint,
+    ) -> None:
         super().__init__(protocol.me, protocol.topology)
         assert self.group is not None, f"process {self.me} is a client; nodes are servers"
         self.home: GroupId = self.group
@@ -90,13 +132,20 @@ class Node(Process):
             self._node_bodies = NODE_BODIES | self._reconfigurable.membership_bodies
             suspected = self._reconfigurable.suspected_members
         self.admission = Admission(self, config.admission)
+        members = self.topology.members(self.home)
+        self.comparison = ReplicaComparison(self.me, members)
+        self._outcome: Outcome = "equal"
+        """The outcome of the comparison that this node has acted on."""
         self.omega: Omega | None = None
         if config.omega is not None:
-            self.omega = Omega(self, self.topology.members(self.home), config.omega, suspected, self._count_records)
+            self.omega = Omega(self, members, config.omega, suspected, self._count_records, self.comparison.make_report)
         self.gateway: Gateway | None = None
         if config.gateway is not None:
             assert contacts is not None, "a gateway needs the protocol's contacts"
             self.gateway = Gateway(self.me, self.topology, contacts, config.gateway)
+        self.real_time: RealTimeOrder | None = None
+        if config.real_time is not None:
+            self.real_time = RealTimeOrder(self, self.home, config.real_time, checkpoint_type, self.has_delivered)
         self.delivered = DeliveredSet()
         """The messages delivered in this incarnation; the protocol knows those of earlier ones."""
         self._own_requests: dict[MessageId, tuple[Message, set[GroupId]]] = {}
@@ -113,6 +162,14 @@ class Node(Process):
     def is_leader(self) -> bool:
         return self._leaders[self.home] == self.me
 
+    @property
+    def is_serving(self) -> bool:
+        return self.admission.takes_part and self.comparison.is_sound
+
+    @property
+    def states_closings(self) -> bool:  # type: ignore[override]
+        return self.real_time is not None and self.group is not None
+
     def has_delivered(self, message: MessageId) -> bool:
         return message in self.delivered or self.protocol.has_delivered(message)
 
@@ -121,7 +178,7 @@ class Node(Process):
     def step(self, events: Sequence[Event], now: int) -> list[Effect]:
         self.now = now
         admission = self.admission
-        if not admission.takes_part or type(events[0] if events else None) is Started:
+        if not admission.takes_part or (events and type(events[0]) is Started):
             events = self._step_admission(events)
             if not events:
                 return self._take_outbox()
@@ -132,7 +189,7 @@ class Node(Process):
         for event in events:
             if type(event) is not Receive or type(event.body) in node_bodies:
                 events = self._route_events(events, now)
-                if admission.is_ending:
+                if admission.ending is not None or not admission.takes_part:
                     return self._take_outbox()
                 break
         reconfigurable = self._reconfigurable
@@ -147,10 +204,17 @@ class Node(Process):
         else:
             effects = reconfigurable.fast_step(events, now)
             is_idle = reconfigurable.is_idle
-        if not is_idle:
+        if not is_idle or self.real_time is not None:
             effects = self._finish_step(effects, now)
+        elif admission.counts_records:
+            for effect in effects:
+                if type(effect) is Persist and (effect.replaces or effect.after_deliveries):
+                    effects = self._add_replies(effects)
+                    break
         if admission.counts_records:
-            admission.count_persisted(sum(type(effect) is Persist for effect in effects))
+            for effect in effects:
+                if type(effect) is Persist:
+                    admission.count_persisted(1)
         if self._outbox:
             effects = self._outbox + effects
             self._outbox = []
@@ -179,13 +243,16 @@ class Node(Process):
         """Lets the admission see an event, or holds it for the protocol. Heartbeats are repeated anyway."""
         admission = self.admission
         match event:
-            case Started():
+            case Started(records):
+                if self._reconfigurable is not None:
+                    self._adopt_topology(self._reconfigurable.recorded_topology(records))
                 admission.start(event)
             case Timer(name) if name in (RETRY_TIMER, GRACE_TIMER):
                 admission.handle_timer(name)
             case Receive(sender, AdmissionRequest() as body):
                 admission.handle_request(sender, body)
             case Receive(sender, AdmissionReply() as body):
+                self._learn_topology(body.topology)
                 admission.handle_reply(sender, body)
             case Receive(_, Heartbeat()) | PeerDown():
                 pass
@@ -195,10 +262,17 @@ class Node(Process):
             case _:
                 admission.hold(event)
 
+    def _learn_topology(self, topology: bytes) -> None:
+        """Adopts a newer topology before the protocol has started, which follows by itself once it has."""
+        if topology:
+            newer = decode_topology(topology)
+            if newer.configuration > self.topology.configuration:
+                self._adopt_topology(newer)
+
     def _route_events(self, events: Sequence[Event], now: int) -> list[Event]:
         """Handles the events of the node and its parts, and returns those for the protocol."""
         node_bodies, servers, gateway = self._node_bodies, self._servers, self.gateway
-        is_serving = gateway is not None and self._is_member()
+        is_serving = gateway is not None and self._is_member() and self.comparison.is_sound
         for_protocol: list[Event] = []
         requests: list[Message] = []
         for event in events:
@@ -236,7 +310,7 @@ class Node(Process):
 
     def _finish_step(self, effects: list[Effect], now: int) -> list[Effect]:
         """Adds replies for deliveries, and follows a reconfiguration."""
-        effects = self._add_replies(effects)
+        effects = self._add_replies(effects) if self.real_time is None else self._add_answers(effects, self.real_time)
         if self.protocol.topology is not self.topology:
             effects += self._follow_reconfiguration(now)
         if self._gateway_events and self.gateway is not None:
@@ -255,13 +329,14 @@ class Node(Process):
 
     def _follow_reconfiguration(self, now: int) -> list[Effect]:
         """Lets all parts follow the protocol's new topology, and requests again what is not delivered."""
-        self._adopt_topology()
+        self._adopt_topology(self.protocol.topology)
         events: list[Event] = []
         if self.omega is not None:
             if self.group is None:
                 self.omega.stop()
             else:
                 self.omega.follow_members(self.topology.members(self.home))
+                self.comparison.follow_members(self.topology.members(self.home))
                 self._follow_leader(self.omega.leader, events)
         if self.gateway is not None and self._reconfigurable is not None:
             # Clients in the topology get the announcement of the protocol.
@@ -271,14 +346,15 @@ class Node(Process):
         for message, groups in self._own_requests.values():
             groups.update(message.destinations)
             events.append(Submit(message))
-        effects = self._add_replies(self.protocol.step(events, now))
+        effects = self.protocol.step(events, now)
+        effects = self._add_replies(effects) if self.real_time is None else self._add_answers(effects, self.real_time)
         if self.gateway is not None and self.gateway.has_work:
             effects += self._step_gateway(self.gateway, now)
         return effects
 
-    def _adopt_topology(self) -> None:
-        self.topology = self.protocol.topology
-        self.group = self.protocol.group
+    def _adopt_topology(self, topology: Topology) -> None:
+        self.topology = topology
+        self.group = topology.group_of(self.me)
         self._servers = frozenset(self.topology.servers)
         self._leaders = {group: self.topology.members(group)[0] for group in self.topology.groups}
 
@@ -310,16 +386,27 @@ class Node(Process):
                 self._leaders[group] = leader
                 if leader == self.me:
                     self._send_pending_replies()
-            case Started(_, incarnation):
+            case Started(records, incarnation):
                 if self.omega is not None:
                     # A process that joins a running group has run for no time, and does not take the lead.
-                    self.omega.start(incarnation, joins=self.topology.configuration > 0)
+                    self.omega.start(incarnation, joins=self.protocol.topology.configuration > 0)
                 if self.gateway is not None:
                     self.gateway.start(incarnation)
+                if self.real_time is not None:
+                    self.real_time.start(records)
+                for_protocol.append(Started(self._take_chain(open_checkpoints(records)), incarnation, event.folder))
+                self._touches_membership = True
+                return True
+            case StateTaken(position, digest):
+                self.comparison.record_state(position, digest)
+                self._follow_comparison()
+                return True
             case LinkReset(peer):
                 self.admission.handle_link_reset(peer)
                 if self.gateway is not None:
                     self._gateway_events.append(event)
+                if self.real_time is not None:
+                    self.real_time.handle_link_reset(peer)
             case PeerDown(peer):
                 if self.omega is not None:
                     self._follow_suspicion(self.omega.suspect(peer), for_protocol)
@@ -341,6 +428,10 @@ class Node(Process):
                 else:
                     self._follow_suspicion(leader, for_protocol)
             return True
+        if name == ORDER_TIMER:
+            if self.real_time is not None:
+                self.real_time.expire_timer()
+            return True
         if self.gateway is None:
             return False
         if name == SESSION_TIMER:
@@ -359,7 +450,10 @@ class Node(Process):
         if kind is Heartbeat:
             if sender == self._leaders[self.home]:
                 self._pending_replies.record_heartbeat()
-            self.admission.handle_records(sender, body.records)  # type: ignore[attr-defined]
+            self.admission.handle_records(sender, body.incarnation, body.records)  # type: ignore[attr-defined]
+            if body.comparison is not None:  # type: ignore[attr-defined]
+                self.comparison.receive(sender, body.incarnation, body.comparison)  # type: ignore[attr-defined]
+                self._follow_comparison()
             if self.omega is not None:
                 was_suspected = not self.omega.trusts(sender)
                 leader = self.omega.handle_heartbeat(sender, body)  # type: ignore[arg-type]
@@ -377,22 +471,49 @@ class Node(Process):
         elif kind is AdmissionReply:
             self.admission.handle_reply(sender, body)  # type: ignore[arg-type]
             self.admission.finish_step()
-        elif kind is Reply:
-            if self.gateway is not None:
-                self._gateway_events.append(Receive(sender, body))
-            else:
-                self._handle_own_reply(body.message, body.group)  # type: ignore[attr-defined]
+        elif kind is Reply or kind is Done:
+            self._handle_answer(sender, body)
+        elif kind is OrderReport:
+            if self.real_time is not None:
+                self.real_time.handle_report(sender, body)  # type: ignore[arg-type]
+        elif kind is OrderRequest:
+            if self.real_time is not None:
+                self.real_time.handle_request(sender, body)  # type: ignore[arg-type]
         else:
             self._touches_membership = True
             return False
         return True
+
+    # The comparison of replicas (`parts/node/replica_comparison.py`)
+
+    def _take_chain(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Takes the chain out of the records of earlier incarnations, and returns those of the protocol."""
+        chains = [record for record in records if type(record) is ChainRecord]
+        if chains:
+            self.comparison.start(chains[-1])
+        return tuple(record for record in records if type(record) is not ChainRecord)
+
+    def _follow_comparison(self) -> None:
+        """Stops, if a majority contradicts this replica: nothing that it has not sent yet leaves, but for its findings,
+        which others may not have received. Otherwise it goes on; while no side has a majority, it takes no new
+        messages."""
+        outcome = self.comparison.outcome
+        if outcome == self._outcome:
+            return
+        self._outcome = outcome
+        if outcome == "minority":
+            self._outbox.clear()
+            self.admission.stop(self.comparison.describe())
+            if self.omega is not None:
+                self.omega.announce_end()
+        self.note(f"comparison-{outcome}")
 
     # Requests
 
     def _handle_request(self, sender: ProcessId, message: Message) -> bool:
         """Handles a Request to the protocol's contacts, or a client's request to a process that is not a member."""
         if self._is_member():
-            return self._reply_if_delivered(sender, message)
+            return not self.comparison.is_sound or self._reply_if_delivered(sender, message)
         self._touches_membership = True
         return self._redirect_client(sender, message)
 
@@ -410,7 +531,7 @@ class Node(Process):
         """Replies to a retry of a delivered message. Otherwise sends a client the leader, if it may not know it."""
         if message.id in self.delivered or self.protocol.has_delivered(message.id):
             receiver = gateway_process(message.sender) if is_bundle(message.id) else message.sender
-            self.send(receiver, Reply(message.id, self.home), message.id)
+            self._answer_retry(receiver, message.id, message.destinations)
             extra = self.protocol.reply_extra(message)
             if extra is not None:
                 self.send(receiver, extra)
@@ -430,18 +551,33 @@ class Node(Process):
         else:
             for message in requests:
                 if self.protocol.has_delivered(message.id):
-                    self.send(message.sender, Reply(message.id, self.home), message.id)
+                    self._answer_retry(message.sender, message.id, message.destinations)
                 else:
                     gateway.add(message)
         requests.clear()
 
-    def _handle_own_reply(self, message: MessageId, group: GroupId) -> None:
-        """Handles a group's Reply for a message that this node multicast itself."""
+    def _answer_retry(self, receiver: ProcessId, message: MessageId, destinations: tuple[GroupId, ...]) -> None:
+        """Answers a request for a message that was delivered here; in the real-time setting when it is closed."""
+        if self.real_time is None:
+            self.send(receiver, Reply(message, self.home), message)
+        else:
+            self.real_time.hold_retry(receiver, message, destinations)
+
+    def _handle_answer(self, sender: ProcessId, body: Body) -> None:
+        """Handles a Reply or Done for bundles of this gateway, or for messages that this node multicast itself."""
+        if self.gateway is not None:
+            self._gateway_events.append(Receive(sender, body))
+        elif type(body) is Reply:
+            self._finish_own_request(body.message, (body.group,))
+        elif type(body) is Done:
+            for message in body.messages:
+                self._finish_own_request(message, self.topology.groups)
+
+    def _finish_own_request(self, message: MessageId, groups: tuple[GroupId, ...]) -> None:
         request = self._own_requests.get(message)
         if request is not None:
-            groups = request[1]
-            groups.discard(group)
-            if not groups:
+            request[1].difference_update(groups)
+            if not request[1]:
                 del self._own_requests[message]
                 self.resolve(message)
 
@@ -467,13 +603,15 @@ class Node(Process):
     # Replies
 
     def _add_replies(self, effects: list[Effect]) -> list[Effect]:
-        """Puts a Reply behind every Deliver, where this process is to reply."""
+        """Puts a Reply behind every Deliver, where this process is to reply, and the chain behind every checkpoint."""
         replies = self.config.replies == "all" or self._leaders[self.home] == self.me
         extended: list[Effect] = []
         for effect in effects:
             extended.append(effect)
             if type(effect) is not Deliver:
+                self._follow_effect(effect, extended)
                 continue
+            self.comparison.record(effect)
             message = effect.message
             if effect.message_count >= 0:
                 self._reply_to_gateway(effect, replies, extended)
@@ -484,6 +622,15 @@ class Node(Process):
                 else:
                     self._pending_replies.add(message.sender, message.id)
         return extended
+
+    def _follow_effect(self, effect: Effect, extended: list[Effect]) -> None:
+        """Lets the chain of deliveries follow an effect other than a delivery."""
+        if type(effect) is Persist and (effect.replaces or effect.after_deliveries):
+            record = self.comparison.make_record()
+            if record is not None:
+                extended.append(Persist(record))
+        elif type(effect) is Note and effect.name == "installed":
+            self.comparison.skip_to(int(effect.value or 0))
 
     def _reply_to_gateway(self, delivery: Deliver, replies: bool, effects: list[Effect]) -> None:
         """Replies for a bundle, unless its gateway is in this group: then it delivers the bundle itself, and that may
@@ -503,7 +650,75 @@ class Node(Process):
 
     def _send_pending_replies(self) -> None:
         for receiver, message in self._pending_replies.pop_all():
-            self.send(receiver, Reply(message, self.home), message)
+            reply = Reply(message, self.home) if self.real_time is None else Done((message,))
+            self.send(receiver, reply, message)
+
+    # Answers in the real-time setting
+
+    def _add_answers(self, effects: list[Effect], order: RealTimeOrder) -> list[Effect]:
+        """Holds the answers of deliveries until these are closed, and adds the answers of what is closed now."""
+        extended: list[Effect] = []
+        for effect in effects:
+            kind = type(effect)
+            if kind is Deliver:
+                self.comparison.record(effect)  # type: ignore[arg-type]
+                self._hold_answer(effect, order)  # type: ignore[arg-type]
+                extended.append(effect)
+                continue
+            if kind is Persist:
+                if effect.replaces or effect.after_deliveries:  # type: ignore[attr-defined]
+                    effect = order.wrap(effect)  # type: ignore[arg-type]
+            elif kind is Note:
+                if effect.name == "installed" and effect.value is not None:  # type: ignore[attr-defined]
+                    order.install(int(effect.value))  # type: ignore[attr-defined]
+            elif kind is Send and type(effect.body) is Reply:  # type: ignore[attr-defined]
+                self._hold_reply(effect, order)  # type: ignore[arg-type]
+                continue
+            extended.append(effect)
+            self._follow_effect(effect, extended)
+        leads = self.config.replies == "all" or self._leaders[self.home] == self.me
+        extended += order.finish_step(leads, self.protocol.lost_groups())
+        for answer in order.pop_answers():
+            self._send_answer(answer, leads, extended)
+        return extended
+
+    def _hold_answer(self, delivery: Deliver, order: RealTimeOrder) -> None:
+        message = delivery.message
+        if delivery.message_count < 0:
+            self.delivered.add(message.id)
+            order.deliver(delivery, "delivery", message.sender)
+        else:
+            gateway = gateway_process(message.sender)
+            order.deliver(delivery, "gateway" if gateway == self.me else "delivery", gateway)
+
+    def _hold_reply(self, reply: Send, order: RealTimeOrder) -> None:
+        """A reply of the protocol says that its group, or each destination, has delivered: that is not enough. Senders
+        are answered for what this process has delivered."""
+        body = reply.body
+        assert isinstance(body, Reply)
+        if self.has_delivered(body.message):
+            for receiver in reply.targets:
+                order.hold_retry(receiver, body.message, (self.home,))
+
+    def _send_answer(self, answer: HeldAnswer, leads: bool, effects: list[Effect]) -> None:
+        """Answers for a closed message. The gateway of a bundle finds it closed itself, if it is in a destination."""
+        message, receiver = answer.message, answer.receiver
+        if answer.kind == "gateway":
+            self._gateway_events.append(Receive(self.me, Done((message,))))
+            return
+        if answer.kind == "delivery":
+            if is_bundle(message) and self.topology.group_of(receiver) in answer.destinations:
+                return
+            if not leads:
+                self._pending_replies.add(receiver, message)
+                return
+        lost = self.protocol.lost_groups()
+        if not lost or set(lost).isdisjoint(answer.destinations):
+            effects.append(Send((receiver,), Done((message,)), message))
+            return
+        for group in answer.destinations:  # the sender's session learns by AbsentGroups for which it need not wait
+            if group not in lost:
+                effects.append(Send((receiver,), Reply(message, group), message))
 
     # Bundles and the trace
 
@@ -544,7 +759,11 @@ class Node(Process):
             "leader": self._leaders[self.home],
             **self.protocol.status(),
             "open_requests": open_requests,
+            **({} if self.real_time is None else self.real_time.status()),
             **self.admission.describe(),
+            "compared": self.comparison.describe_compared(),
+            "comparison": self.comparison.outcome,
+            "divergence": self.comparison.describe() or self.admission.divergence,
         }
 
     def known_folders(self) -> tuple[KnownFolder, ...]:
@@ -553,8 +772,13 @@ class Node(Process):
     def unanswered_bytes(self) -> int:
         return 0 if self.gateway is None else self.gateway.unordered_bytes
 
+    def unanswered_bytes_by_client(self) -> dict[ProcessId, int]:
+        return {} if self.gateway is None else self.gateway.count_bytes_by_client()
+
     def explain(self, message: MessageId) -> list[Phase]:
         phases: list[Phase] = []
+        if not self.comparison.is_sound:
+            phases.append(Phase("comparison", False, self.comparison.describe()))
         if self.gateway is not None:
             for bundle, groups in self.gateway.open_bundles().items():
                 if any(part.id == message for part in self.gateway.bundle_content(bundle) or ()):
@@ -562,6 +786,8 @@ class Node(Process):
                     phases.append(Phase("gateway", not groups, description))
         if self.has_delivered(message):
             remaining = [phase for phase in self.protocol.explain(message) if phase.name in PHASES_AFTER_DELIVERY]
+            if self.real_time is not None:
+                remaining += self.real_time.explain()
             return [*phases, explain_delivered(self.me), *remaining]
         return phases + self.protocol.explain(message)
 
@@ -581,13 +807,15 @@ class Node(Process):
             None if self.gateway is None else self.gateway.snapshot(),
             self._pending_replies.snapshot(),
             self.admission.snapshot(),
+            self.comparison.snapshot(),
+            None if self.real_time is None else self.real_time.snapshot(),
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, NodeState)
         self.protocol.restore(state.protocol)
         if self.protocol.topology is not self.topology:
-            self._adopt_topology()
+            self._adopt_topology(self.protocol.topology)
             if self.gateway is not None:
                 self.gateway.follow_topology(self.topology)
         if self.omega is not None and state.omega is not None:
@@ -600,3 +828,9 @@ class Node(Process):
             self.gateway.restore(state.gateway)
         if state.admission is not None:
             self.admission.restore(state.admission)
+            self._learn_topology(state.admission.topology)
+        if state.comparison is not None:
+            self.comparison.restore(state.comparison)
+            self._outcome = self.comparison.outcome
+        if self.real_time is not None and state.real_time is not None:
+            self.real_time.restore(state.real_time)

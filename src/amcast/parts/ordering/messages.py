@@ -1,4 +1,4 @@
-"""Bodies and states of sets of delivered messages and of histories."""
+"""Bodies and states of sets of delivered messages, of histories and of chains of deliveries."""
 
 from typing import Final
 
@@ -18,6 +18,18 @@ class DeliveredRange(State, frozen=True):
     sender: ProcessId
     newest: int
     bits: bytes
+
+
+class ChainPoint(Struct, frozen=True, array_like=True, gc=False):
+    """A place in a chain of deliveries (`parts/ordering/delivery_chain.py`)."""
+
+    origin: int
+    """The position at which the chain begins."""
+    position: int
+    digest: int
+    """The checksum of the deliveries from the origin up to the position."""
+    allowance: int
+    """How many bytes the next message may have to be hashed completely, apart from what it adds itself."""
 
 
 class Link(Struct, frozen=True, array_like=True, gc=False):

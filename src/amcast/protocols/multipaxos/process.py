@@ -321,6 +321,7 @@ SPEC = Spec(
         genuine="no",
         faults=CRASH_FAULTS,
         tolerates=majorities_survive,
+        real_time=True,
         ranked=True,
         delays=_delays,
         packets=_packets,

@@ -911,6 +911,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             if pending.message is not None:
                 self._unproposed[pending.id] = pending
         self._log.clear(body.base, body.floor)
+        self._is_lagging = self._is_lagging or self.position < body.floor
         self._delivery_heap = []
         self._waiting_proposals.clear()
         self._appended = []
@@ -1226,8 +1227,11 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     # Operators
 
     def status(self) -> ProcessStatus:
-        log = self._log
-        return {**super().status(), "log": log.length - log.base, "undecided": log.length - log.decided}
+        log, status = self._log, super().status()
+        if self.position < log.floor:
+            # Others may have dropped the deliveries that it lacks: it must not be relied on for them.
+            status["joined"] = 0
+        return {**status, "log": log.length - log.base, "undecided": log.length - log.decided}
 
     def explain(self, message: MessageId) -> list[Phase]:
         if message in self._delivered:

@@ -72,7 +72,8 @@ class PrimCastStatements:
         listener.publish_clock(domain, source, body.current, body.clock)
         listener.reach(domain, source, "memory losses", body.memory_losses)
         listener.promise(domain, source, body.epoch)
-        listener.report_state(domain, source, body.epoch, held, body.clock, _list_slots(body.base, body.entries))
+        entries = _list_slots(body.base, body.entries)
+        listener.report_state(domain, source, body.epoch, held, body.clock, entries, body.memory_losses)
         listener.claim(domain, source, "position", body.floor)
         _state_entries(listener, domain, source, body.current, body.base, body.entries)
 

@@ -316,8 +316,10 @@ class ADt(RoundGroup):
             self.send_all(clients, self._absent_groups())
 
     def _absent_groups(self) -> AbsentGroups:
-        absent = tuple(group for group in self.topology.groups if group not in self._generic.open)
-        return AbsentGroups(self._generic.epoch, absent)
+        return AbsentGroups(self._generic.epoch, self.lost_groups())
+
+    def lost_groups(self) -> tuple[GroupId, ...]:
+        return tuple(group for group in self.topology.groups if group not in self._generic.open)
 
     def status(self) -> ProcessStatus:
         status = super().status()
@@ -415,6 +417,7 @@ SPEC = Spec(
             {"pause", "slow", "partition", "loss", "skew", "leaders", "suspects", "unreachable", "links", "crash"}
         ),
         tolerates=tolerates,
+        removes_groups=True,
         ranked=True,
         quiescent=False,
         world="intergroup",

@@ -104,7 +104,8 @@ class WhiteBoxStatements:
         listener.reach(domain, source, "memory losses", body.memory_losses)
         listener.promise(domain, source, body.ballot)
         entries = _list_slots(body.entries)
-        listener.report_state(domain, source, body.ballot, (body.current, 0), body.clock, entries)
+        held = (body.current, 0)
+        listener.report_state(domain, source, body.ballot, held, body.clock, entries, body.memory_losses)
         for id, timestamp in entries.items():
             listener.propose(domain, source, body.current, id, timestamp, id)
         self._state_history(listener, source, body.history)

@@ -6,8 +6,20 @@ from typing import Any, Final
 import msgspec
 
 from amcast.kernel.diagnostics import ProcessStatus
-from amcast.kernel.effects import CancelTimer, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
-from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
+from amcast.kernel.effects import CancelTimer, Close, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
+from amcast.kernel.events import (
+    Event,
+    Leader,
+    LinkReset,
+    PeerDown,
+    Receive,
+    Requests,
+    Started,
+    StateTaken,
+    Submit,
+    Suspect,
+    Timer,
+)
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
@@ -30,6 +42,7 @@ from amcast.simulation.world.actions import (
     Recover,
     Renew,
     Repeat,
+    Restore,
     Resume,
     Skew,
     Slow,
@@ -67,6 +80,14 @@ class NarratedProcess:
     @property
     def is_leader(self) -> bool:
         return self._process.is_leader
+
+    @property
+    def awaits_answers(self) -> bool:
+        return self._process.awaits_answers
+
+    @property
+    def states_closings(self) -> bool:
+        return self._process.states_closings
 
     @property
     def topology(self) -> Topology:
@@ -158,6 +179,8 @@ def _describe_other_action(action: AnyAction) -> str:
             return f"the disk of process {process}: {_DISK_FAULTS[kind]}"
         case Leave(process):
             return f"process {process} announces to all others that it leaves"
+        case Restore(process):
+            return f"process {process} continues from its snapshot"
         case Collect(process, on):
             return f"process {process} receives requests of clients " + ("in batches" if on else "one by one again")
         case Skew(process, offset_ns, drift):
@@ -196,6 +219,8 @@ def _describe_event(event: Event) -> str:
             return f"learns that process {peer} is unreachable"
         case Requests(messages):
             return f"receives requests for messages {_list(message.id for message in messages)}"
+        case StateTaken(position, digest):
+            return f"gets the digest {digest:08x} of its application's state at position {position}"
         case Started(records, incarnation):
             return f"starts (incarnation {incarnation}, {len(records)} records)"
         case _:
@@ -224,6 +249,8 @@ def _describe_effect(effect: Effect) -> str:
             return f"DELIVERS message {message.id} at position {position}"
         case Resolve(message):
             return f"resolves message {message} for its user"
+        case Close(position):
+            return f"states that everything before position {position} is closed"
         case SetTimer(name):
             return f"sets timer {name!r}"
         case CancelTimer(name):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
@@ -40,6 +40,8 @@ class SimulationSetup:
     messages: int
     outstanding: int
     replies: bool = False
+    demands_answers: bool = False
+    """Whether every client that is up must get all its answers."""
     senders: tuple[ProcessId, ...] = ()
     faults: FaultPlan = field(default_factory=FaultPlan)
     kinds: frozenset[str] = frozenset()
@@ -102,7 +104,13 @@ class Simulation:
         """Changes of members of the plan that have not happened yet, in order."""
         self.scheduler.world = self.world
         self.load = ClientLoad(
-            setup.topology, setup.draw, setup.messages, setup.outstanding, setup.senders, setup.replies
+            setup.topology,
+            setup.draw,
+            setup.messages,
+            setup.outstanding,
+            setup.senders,
+            setup.replies,
+            setup.demands_answers,
         )
         self._scale_ns = scale_ns(setup.network)
         self._settle_ns = setup.settle_ns or 2000 * self._scale_ns
@@ -135,6 +143,8 @@ class Simulation:
             or (self.load.remaining > 0 and self._has_live_sender())
         ):
             return False
+        if self.load.list_waiting(self.world):
+            return False
         return are_changes_done(self.world) and (not self.world.undelivered or not self.world.list_due_deliveries())
 
     def _has_live_sender(self) -> bool:
@@ -146,7 +156,10 @@ class Simulation:
         def check() -> None:
             if self.world.now >= self._heal_at_ns + self._settle_ns and self.world.deliveries == self._deliveries_seen:
                 self._is_stuck = (
-                    bool(self.world.list_due_deliveries()) or self.load.remaining > 0 or bool(self._pending_changes)
+                    bool(self.world.list_due_deliveries())
+                    or self.load.remaining > 0
+                    or bool(self._pending_changes)
+                    or bool(self.load.list_waiting(self.world))
                 )
                 if self._is_stuck:
                     return
@@ -218,12 +231,16 @@ class Simulation:
         elif not self._is_stuck:
             self.scheduler.schedule(self.world.now + 5 * self._scale_ns, partial(self._change, change))
 
+    def _is_done(self, due: list[tuple[MessageId, ProcessId]]) -> bool:
+        is_sent = self.load.remaining <= 0 or not self._has_live_sender()
+        return is_sent and not due and not self._pending_changes and not self.load.list_waiting(self.world)
+
     def _summary(self, until: int) -> RunSummary:
         world = self.world
         due = world.list_due_deliveries()
         if self._has_failed:
             end: End = "failed"
-        elif not due and not self._pending_changes and (self.load.remaining <= 0 or not self._has_live_sender()):
+        elif self._is_done(due):
             end = "delivered"
         elif world.now >= until:
             end = "cut off"

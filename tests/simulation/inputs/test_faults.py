@@ -103,19 +103,18 @@ def changing_world() -> tuple[PendingActions, tuple[Topology, ...]]:
     return pool, topologies
 
 
-def test_topology_is_in_force_until_majorities_start_a_later_one() -> None:
+def test_topology_is_in_force_until_all_that_are_left_start_a_later_one() -> None:
     pool, topologies = changing_world()
     world = pool.world
     assert [topology.members(0) for topology in topologies] == [(0, 1, 2), (0, 1, 2, 20), (1, 2, 20), (1, 2, 20)]
     assert [topology.members(1) for topology in topologies] == [(3, 4, 5)] * 3 + [(3, 5)]
-    world.configurations.update({0: 1, 1: 1, 3: 1, 4: 1})
-    assert list_topologies_in_force(world, topologies) == topologies, "two of four are no majority"
-    world.configurations[20] = 1
-    assert list_topologies_in_force(world, topologies) == topologies[1:]
-    world.configurations.update({20: 3, 2: 3, 3: 3, 5: 3})
-    assert list_topologies_in_force(world, topologies) == topologies[3:], (
-        "a later one, whatever the next one's members did"
-    )
+    world.configurations.update(dict.fromkeys((0, 1, 3, 4, 5, 20), 1))
+    assert list_topologies_in_force(world, topologies, ()) == topologies, "process 2 asks the members that it knows"
+    assert list_topologies_in_force(world, topologies, {2}) == topologies[1:]
+    world.configurations[2] = 1
+    assert list_topologies_in_force(world, topologies, ()) == topologies[1:]
+    world.configurations.update(dict.fromkeys((20, 1, 2, 3, 5), 3))
+    assert list_topologies_in_force(world, topologies, ()) == topologies[3:], "whatever those that were removed did"
 
 
 def lost_by(injector: FaultInjector, pool: PendingActions) -> frozenset[int]:

@@ -60,7 +60,9 @@ def test_partition_replaces_the_leader_that_lost_its_group_and_heals_its_own_lin
         replaced = replaced or bool(suggestions)
         flapping = flapping or faults.count(faults[0]) > 1
         other = Block(((0, 6),)) if (0, 6) not in faults[0].pairs else Block(())
-        for fault in (other, *faults[:2]):
+        end = faults.index(Heal(faults[0].pairs))
+        assert set(faults[1:end]) <= set(suggestions), "others are told of a leader while the links are blocked"
+        for fault in (other, faults[0], faults[end]):
             perform_fault(world, pool, fault)
         assert world.blocked == set(other.pairs), "another partition goes on"
         perform_fault(world, pool, Heal())

@@ -33,7 +33,7 @@ def test_fields_of_the_plan_are_fixed() -> None:
         "topology": {"groups": 2, "replicas": 5, "clients": 3},
         "workload": {"messages": 7, "outstanding": 2, "destinations": 1, "payload": 9},
         "faults": {"profile": "recovery", "events": []},
-        "options": {"keep": 17, "confirmation_batch": 5, "consensus": "ring"},
+        "options": {"keep": 17, "confirmation_batch": 5, "consensus": "ring", "retry_ns": [7, 9]},
         "nodes": True,
         "gateways": True,
         "network": {"links": "fifo"},
@@ -79,6 +79,18 @@ def test_every_drawn_plan_can_run(name: str) -> None:
     runs = SwarmRuns({"protocol": name})
     for seed in range(40):
         runs.prepare(seed)
+
+
+@pytest.mark.parametrize("name", ["skeen", "primcast"])
+def test_given_faults_are_survived_by_every_drawn_shape(name: str) -> None:
+    """Groups of one claim less, and clients of bare processes send each request once."""
+    for kind in ("crash", "links+pause", "emptied"):
+        runs = SwarmRuns({"protocol": name, "faults": {"profile": kind}})
+        assert all(runs.prepare(seed).nodes for seed in range(60))
+    runs = SwarmRuns({"protocol": name, "faults": {"profile": "pause"}})
+    prepared = [runs.prepare(seed) for seed in range(60)]
+    assert any(not one.nodes for one in prepared)
+    assert any(one.plan.topology.replicas == 1 for one in prepared)
 
 
 def test_variant_keeps_its_options() -> None:

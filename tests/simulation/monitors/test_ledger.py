@@ -156,15 +156,87 @@ def test_reported_state_has_what_was_accepted_in_its_ballot(
     assert scene.broken == expected
 
 
+def rejoin(scene: Scene, member: int, *promising: int) -> None:
+    """A member loses its memory; others promise it ballot 5."""
+    scene.ledger.forget(member)
+    scene.ledger.targets = (member,)
+    for other in promising:
+        scene.ledger.report_votes(VOLATILE, other, 5, 0, {3: (4, "a")})
+    scene.ledger.targets = ()
+
+
 def test_process_that_lost_its_memory_may_contradict_itself(scene: Scene) -> None:
     scene.ledger.vote(VOLATILE, 1, 6, 3)
     scene.ledger.promise(VOLATILE, 1, 7)
     scene.ledger.publish_clock(VOLATILE, 1, 7, 9)
-    scene.ledger.forget(1)
+    rejoin(scene, 1, 0, 2)
     scene.ledger.promise(VOLATILE, 1, 5)
     scene.ledger.report_votes(VOLATILE, 1, 7, 0, {})
     scene.ledger.publish_clock(VOLATILE, 1, 5, 2)
     assert not scene.broken
+
+
+@pytest.mark.parametrize(
+    ("promising", "expected"), [((0, 2), []), ((0,), ["majority of others"]), ((), ["majority of others"])]
+)
+def test_member_without_memory_votes_again_after_promises_of_a_majority_of_others(
+    scene: Scene, promising: tuple[int, ...], expected: list[str]
+) -> None:
+    scene.ledger.vote(VOLATILE, 1, 4, 3)
+    rejoin(scene, 1, *promising)
+    scene.ledger.report_votes(VOLATILE, 1, 7, 0, {3: (4, "a")})
+    assert scene.broken == expected
+
+
+@pytest.mark.parametrize(
+    ("below", "votes", "expected"),
+    [
+        (0, {3: (4, "a")}, []),
+        (0, {3: (5, "a")}, []),
+        (4, {}, []),
+        (0, {}, ["nothing forgotten"]),
+        (3, {3: (2, "b")}, ["nothing forgotten"]),
+    ],
+)
+def test_member_without_memory_knows_what_its_votes_have_decided(
+    scene: Scene, below: int, votes: dict[int, tuple[int, str]], expected: list[str]
+) -> None:
+    scene.ledger.propose(VOLATILE, 0, 4, 3, "a")
+    scene.vote_all(4, 3, 0, 1)
+    rejoin(scene, 1, 0, 2)
+    scene.ledger.report_votes(VOLATILE, 1, 7, below, votes)
+    assert scene.broken == expected
+
+
+def test_member_without_memory_need_not_know_what_was_never_decided(scene: Scene) -> None:
+    scene.ledger.propose(VOLATILE, 0, 4, 3, "a")
+    scene.vote_all(4, 3, 1)
+    rejoin(scene, 1, 0, 2)
+    scene.ledger.report_votes(VOLATILE, 1, 7, 0, {})
+    assert not scene.broken
+
+
+def test_member_without_memory_gets_all_of_its_log_back(scene: Scene) -> None:
+    scene.ledger.hold(VOLATILE, 1, 4, 6)
+    scene.ledger.forget(1)
+    scene.ledger.hold(VOLATILE, 1, 4, 5)
+    assert scene.broken == ["nothing forgotten"]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [((0, 0, 0), []), ((0, 2, 0), ["promises heard"])],
+)
+def test_promise_counts_beside_nobody_who_knows_that_it_was_forgotten(
+    scene: Scene, known: tuple[int, ...], expected: list[str]
+) -> None:
+    scene.ledger.report_votes(VOLATILE, 0, 7, 0, {}, known)
+    scene.ledger.report_votes(VOLATILE, 1, 7, 0, {}, (0, 0, 0))
+    scene.ledger.propose(VOLATILE, 0, 7, 3, "a", needs_reports=True)
+    assert scene.broken == expected
+    scene.ledger.report_votes(VOLATILE, 2, 7, 0, {}, known)
+    scene.ledger.propose(VOLATILE, 0, 7, 4, "a", needs_reports=True)
+    assert scene.broken == expected, "two that agree are a majority"
 
 
 def test_clock_log_and_position_never_go_back(scene: Scene) -> None:

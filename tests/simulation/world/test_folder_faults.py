@@ -1,16 +1,22 @@
 """Spoilt data folders in simulated runs: emptied without a replacement, or replaced by an older copy."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.runs import PreparedRun, fuzz_seed, prepare_run
+from amcast.parts.node import admission
 from amcast.parts.node.admission import Admission
+from amcast.simulation.inputs.disk_faults import draw_storage
 from amcast.simulation.inputs.faults import perform_fault
 from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.schedulers.fuzz import FuzzOutcome
 from amcast.simulation.simulate import Simulation
-from amcast.simulation.world.actions import Recover
+from amcast.simulation.world.actions import DiskFault, Recover
+from amcast.storage.client_ids import ClientIdAllocator
 from amcast.trace.meta import Meta
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
@@ -81,6 +87,41 @@ def test_search_finds_nodes_that_take_part_without_admission(
     monkeypatch.setattr(Admission, "_decide", lambda self: True)
     outcomes = (fuzz_seed(prepared, seed) for seed in range(SEEDS))
     assert any(outcome.status != "holds" for outcome in outcomes)
+
+
+def fuzz_storage(prepared: PreparedRun, seeds: int) -> Iterator[FuzzOutcome]:
+    """The outcomes of the seeds that keep folders in the storage code."""
+    for seed in range(seeds):
+        if draw_storage(make_stream(seed, "storage")):
+            yield fuzz_seed(prepared, seed)
+
+
+def test_search_puts_older_copies_back_and_finds_servers_that_do_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare(faults={"profile": "recovery+rollback+amnesia"}, workload={"messages": 20, "destinations": 2})
+    outcomes = list(fuzz_storage(prepared, 24))
+    assert {outcome.status for outcome in outcomes} == {"holds"}
+    kinds = [action.kind for outcome in outcomes for action in outcome.script if isinstance(action, DiskFault)]
+    assert "old" in kinds
+    compare = admission._compare
+
+    def forgive(*args: Any) -> Any:
+        verdict = compare(*args)
+        return "known" if verdict == "ahead" else verdict
+
+    monkeypatch.setattr(admission, "_compare", forgive)
+    assert any(outcome.status != "holds" for outcome in fuzz_storage(prepared, 80))
+
+
+def test_search_finds_client_ids_that_are_allocated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = prepare(faults={"profile": "recovery"}, workload={"messages": 20, "destinations": 2})
+    write = ClientIdAllocator._write
+
+    def reserve_nothing(self: ClientIdAllocator, reserved: dict[int, int]) -> None:
+        write(self, {})
+        self._reserved = reserved
+
+    monkeypatch.setattr(ClientIdAllocator, "_write", reserve_nothing)
+    assert any("again, which a client has" in outcome.story for outcome in fuzz_storage(prepared, 40))
 
 
 def test_bare_processes_have_no_folders_to_spoil() -> None:

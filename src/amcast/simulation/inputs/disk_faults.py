@@ -1,8 +1,8 @@
 """Faults of disks, drawn at random, for runs in which records live in the real log (`simulation/world/log_disk.py`).
 
 Torn and short writes and full disks harm nobody who waits for the disk: they are drawn for every protocol whose
-processes may restart. Rot, lost writes and older copies of a folder cost a process its records; they are drawn only
-where the protocol survives that, and for as many processes.
+processes may restart. Rot and lost writes cost a process its records; they are drawn only where the protocol survives
+that, and for as many processes. Copies are taken here and put back by the fault kind `rollback`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from amcast.simulation.world.world import World
 
 SHARE: Final = 0.5
 """How many runs keep records in the real log."""
-RATE: Final = 0.25
+RATE: Final = 0.35
 """How many faults of such a run are faults of disks."""
 
 MANY: Final = 64
@@ -39,18 +39,16 @@ def draw_disk_fault(
     and counts it as one that has."""
     draw = random.randint(0, 1 << 20)
     crash = Crash(process, random.choice((0, 1, MANY)), draw_torn(world, random))
-    kind = random.choice(("short", "short", "cut", "full", "lost", "rot", "rot", "old", "copy"))
+    kind = random.choice(("short", "short", "cut", "full", "lost", "rot", "rot", "copy"))
     if world.disks[process].busy and random.random() < 0.6:
         kind = "torn"
-    if kind in ("lost", "rot", "old") and not lose(process):
+    if kind in ("lost", "rot") and not lose(process):
         kind = "short"
     match kind:
         case "torn":
             return (Crash(process, random.choice((1, MANY)), 1 + draw), Recover(process))
         case "full":
             return (DiskFault(process, "full"), DiskFault(process, "space"), Recover(process))
-        case "old":
-            return (DiskFault(process, "old"), crash, Recover(process))
         case "cut":
             return (DiskFault(process, "cut", draw), crash, Recover(process))
         case "copy":

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.kernel.spec import FAULTS, Claims
+from amcast.kernel.spec import FAULTS, Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.disk_faults import RATE, draw_disk_fault, draw_torn
 from amcast.simulation.inputs.partitions import draw_partition, find_cut_members
@@ -27,6 +27,7 @@ from amcast.simulation.world.actions import (
     Pause,
     Recover,
     Renew,
+    Restore,
     Resume,
     Skew,
     Slow,
@@ -34,6 +35,7 @@ from amcast.simulation.world.actions import (
     Suspicion,
     Unreachable,
 )
+from amcast.simulation.world.log_disk import LogDisk
 from amcast.simulation.world.membership import (
     can_change,
     list_topologies_in_force,
@@ -45,6 +47,10 @@ from amcast.simulation.world.world import World
 READMITTED_RATE: Final = 0.75
 """The share of faults that restart a process which was readmitted and has not started from its new disk: most runs
 have few faults left by then."""
+
+
+DRAWS: Final = 4
+"""How often a fault is drawn if it does not fit."""
 
 
 class FaultTarget(Protocol):
@@ -103,6 +109,8 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
             world.say_farewell(process)
         case Collect(process, on):
             (world.collecting.add if on else world.collecting.discard)(process)
+        case Restore(process):
+            world.restore_from_snapshot(process)
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
         case Change(group, add, remove):
@@ -115,7 +123,7 @@ def _note_fault(world: World, fault: Fault) -> None:
     if world.recorder is None:
         return
     match fault:
-        case Suggest() | Suspicion() | Unreachable() | Collect() | Slow(_, 0) | Lossy(0.0):
+        case Suggest() | Suspicion() | Unreachable() | Collect() | Restore() | Slow(_, 0) | Lossy(0.0):
             return
         case Heal():
             if not world.blocked:
@@ -137,7 +145,7 @@ def _note_fault(world: World, fault: Fault) -> None:
 def _is_applicable(world: World, fault: Fault) -> bool:
     """Whether a fault applies: only a running process can crash, no paused process hears an oracle, and so on."""
     match fault:
-        case Crash(process):
+        case Crash(process) | Restore(process):
             return process in world.processes
         case Recover(process, _, emptied, rolled_back):
             has_folder = process in world.folders and not (rolled_back and world.storage)
@@ -155,8 +163,8 @@ def _is_applicable(world: World, fault: Fault) -> bool:
             return world.node_bodies.farewell is not None and process in world.processes and process not in world.paused
         case Collect(process):
             return world.topology.group_of(process) is not None
-        case Change(_, add):
-            return can_change(world, add)
+        case Change():
+            return can_change(world, fault)
         case Renew(one, other):
             return one != other and one in world.processes and other in world.processes
         case _:
@@ -179,6 +187,20 @@ def count_noticeable_records(world: World, process: ProcessId) -> int:
         return 0
     depth = disk.count - counts[needed - 1] + 1
     return depth if depth <= len(disk.records) else 0
+
+
+def is_copy_noticeable(world: World, process: ProcessId) -> bool:
+    """Whether so many members remember more records of a folder than its operator's copy has that one of them is in
+    every majority. A later incarnation is not enough: the copy counts its starts, too, and may be started, and crash,
+    more than once before anybody is asked."""
+    group, disk = world.topology.group_of(process), world.disks[process]
+    assert group is not None, f"process {process} is in no group"
+    if type(disk) is not LogDisk or not disk.has_identity:
+        return False
+    members = present_topology(world).members(group)
+    known = [one for member in members for one in world.folders[member].peers if one.process == process]
+    more = sum(one.records > disk.copied for one in known)
+    return more >= len(members) - len(members) // 2
 
 
 def parse_profile(name: str, claims: Claims, protocol: str) -> frozenset[str]:
@@ -208,8 +230,10 @@ class FaultInjector:
         random: Random,
         scale_ns: int,
         topologies: tuple[Topology, ...] = (),
+        links: Links = "raw",
     ) -> None:
-        self._kinds = [kind for kind in FAULTS if kind in kinds]
+        """`links`: those of the run. Where no packet can be lost, no loss is drawn."""
+        self._kinds = [kind for kind in FAULTS if kind in kinds and (kind != "loss" or links == "raw")]
         self._claims = claims
         self._random = random
         self._scale_ns = scale_ns
@@ -218,10 +242,13 @@ class FaultInjector:
         """All topologies of the run, where members change (`simulation/world/membership.py`)."""
         self._crashed_for_good: set[ProcessId] = set()
         """Processes that crashed for good."""
-        self._lost_disks: set[ProcessId] = set()
-        """Processes that lost their disk: they count for no quorum until their group has readmitted them."""
+        self._lost_disks: dict[ProcessId, int] = {}
+        """Processes that lost their records, and in which incarnation: they count for no quorum until their group has
+        readmitted them without records."""
+        self._rolled_back: set[ProcessId] = set()
+        """Those of them whose group has to notice it: its other members must remember."""
         self._emptied: dict[ProcessId, int] = {}
-        """The incarnations of which processes last lost the whole disk."""
+        """The incarnations in which processes last lost the whole disk."""
         self._readmitted: dict[ProcessId, int] = {}
         """Processes that lost their disk and have, on the new one, the records with which their group readmitted them,
         and the incarnations that were readmitted. They may crash again, and count again for quorums."""
@@ -232,8 +259,13 @@ class FaultInjector:
 
     def draw(self, world: World) -> tuple[Fault, ...]:
         """Draws a fault and the actions that end it (performed some time later); nothing if no fault fits."""
-        if not self._kinds:
-            return ()
+        for _ in range(DRAWS if self._kinds else 0):
+            drawn = self._draw_once(world)
+            if drawn:
+                return drawn
+        return ()
+
+    def _draw_once(self, world: World) -> tuple[Fault, ...]:
         self._find_readmitted(world)
         fresh = self._list_not_restarted(world)
         if fresh and self._random.random() < READMITTED_RATE:
@@ -252,14 +284,19 @@ class FaultInjector:
             "suspects": self._suspects,
             "unreachable": self._unreachable,
             "links": self._links,
-            "crash": self._crash,
-            "leave": self._leave,
-            "recovery": self._recovery,
-            "amnesia": self._amnesia,
-            "emptied": self._empty_folder,
-            "rollback": self._roll_back_folder,
+            "crash": lambda world: self._hit(world, self._crash_for_good),
+            "leave": lambda world: self._hit(world, self._say_farewell),
+            "recovery": lambda world: self._hit(world, self._restart),
+            "amnesia": lambda world: self._hit(world, self._forget),
+            "emptied": lambda world: self._hit(world, self._empty_folder),
+            "rollback": lambda world: self._hit(world, self._roll_back_folder),
         }
         return draws[kind](world)
+
+    def _hit(self, world: World, draw: Callable[[World, ProcessId], tuple[Fault, ...]]) -> tuple[Fault, ...]:
+        """A fault of a chosen server; nothing if there is none."""
+        process = self._choose_victim(world)
+        return () if process is None else draw(world, process)
 
     def draw_crash(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
         """Draws how a process crashes at this moment, and the actions that end it; nothing if it may not."""
@@ -271,19 +308,37 @@ class FaultInjector:
         draws = {"crash": self._crash_for_good, "recovery": self._restart, "amnesia": self._forget}
         return draws[self._random.choice(kinds)](world, process)
 
+    def draw_restart(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        """A process crashes and starts again with its records; nothing if it would have none, or leaves already."""
+        if self._has_left(world, process) or not world.disks[process].records:
+            return ()
+        return self._restart(world, process)
+
+    def draw_memory_loss(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        """A process loses its records in one of the ways of this run; nothing if it may not."""
+        self._find_readmitted(world)
+        if self._has_left(world, process) or process in self._lost_disks:
+            return ()
+        kind = self._random.choice([kind for kind in ("amnesia", "emptied", "rollback") if kind in self._kinds])
+        draws = {"amnesia": self._forget, "emptied": self._empty_folder, "rollback": self._roll_back_folder}
+        return draws[kind](world, process)
+
     def is_readmitted(self, process: ProcessId) -> bool:
         """Whether a process lost its disk once, and was readmitted with a new one."""
         return process in self._readmitted
 
     def _find_readmitted(self, world: World) -> None:
         """Finds the processes whose group has readmitted them, and whose disk says so."""
-        for process in sorted(self._lost_disks & self._emptied.keys()):
+        for process, incarnation in sorted(self._lost_disks.items()):
             disk = world.disks[process]
-            if process not in world.processes or self._is_emptied(world, process) or disk.busy or not disk.records:
+            if process not in world.processes or world.memory_losses.get(process, -1) <= incarnation:
+                continue
+            if self._is_emptied(world, process) or disk.busy or not disk.records:
                 continue
             status = world.processes[process].status()
             if status.get("joined", 0) and status.get("admission", "admitted") == "admitted":
-                self._lost_disks.discard(process)
+                del self._lost_disks[process]
+                self._rolled_back.discard(process)
                 self._readmitted[process] = world.incarnations[process]
 
     def _list_not_restarted(self, world: World) -> list[ProcessId]:
@@ -314,7 +369,7 @@ class FaultInjector:
             DiskFault(process, "space") for process in world.topology.servers if not world.disks[process].can_start
         ]
         healing += [Resume(process) for process in sorted(world.paused)]
-        healing += [Slow(process, 0) for process in world.topology.processes]
+        healing += [Slow(process, 0) for process in world.topology.processes if "slow" in self._kinds]
         healing += [Crash(process) for process in sorted(self._crashed_for_good) if process in world.processes]
         back = sorted(
             process for process in world.down if process not in self._crashed_for_good and process not in world.absent
@@ -363,10 +418,11 @@ class FaultInjector:
         """Blocks links until they heal, or several times. A group whose member lost its majority may be told of another
         leader: the member's own oracle goes on to suggest it."""
         links = draw_partition(world.topology, self._random)
-        faults: list[Fault] = [Block(links), Heal(links)] * self._random.choice((1, 1, 1, 3))
+        suggestions: list[Fault] = []
         if "leaders" in self._kinds and self._random.random() < 0.7:
-            faults += self._replace_leaders(world.topology, find_cut_members(world.topology, links))
-        return tuple(faults)
+            suggestions = self._replace_leaders(world.topology, find_cut_members(world.topology, links))
+        flaps: list[Fault] = [Block(links), Heal(links)] * self._random.choice((0, 0, 0, 2))
+        return (Block(links), *suggestions, Heal(links), *flaps)
 
     def _replace_leaders(self, topology: Topology, cut: Sequence[ProcessId]) -> list[Fault]:
         """Suggestions of one leader to all members that are not cut off, in each group that has some that are."""
@@ -402,7 +458,7 @@ class FaultInjector:
             return tuple(turns)
         pairs = [(third, member) for member in members if member != third]
         links = tuple(pairs + [(member, third) for member in members if member != third])
-        return (Block(links), Heal(links), *turns)
+        return (Block(links), *turns[:2], Heal(links), *turns[2:])
 
     def _suspects(self, world: World) -> tuple[Fault, ...]:
         group = self._random.choice(world.topology.groups)
@@ -423,22 +479,14 @@ class FaultInjector:
         chosen = self._random.choice([kind for kind in (peers, near, near, down) if kind] or [[]])
         return (Unreachable(process, self._random.choice(chosen)),) if chosen else ()
 
-    def _leave(self, world: World) -> tuple[Fault, ...]:
-        """A process says farewell, stops soon after and starts again."""
-        process = self._choose_victim(world)
-        return () if process is None else self._say_farewell(world, process)
-
     def _say_farewell(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        """A process says farewell, stops soon after and starts again."""
         if process in self._emptied_folders or process in world.paused:
             return ()
         if world.node_bodies.farewell is None or not world.disks[process].records:
             return ()
         self._farewells[process] = world.incarnations[process]
         return (Leave(process), Crash(process, self._draw_kept(world, process)), Recover(process))
-
-    def _crash(self, world: World) -> tuple[Fault, ...]:
-        process = self._choose_victim(world)
-        return () if process is None else self._crash_for_good(world, process)
 
     def _crash_for_good(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
         crashed = self._choose_crashes(world, process)
@@ -456,15 +504,26 @@ class FaultInjector:
 
     def _is_tolerated(self, world: World, crashed: Sequence[ProcessId]) -> bool:
         """Whether these may crash for good, too: in every topology whose quorums are still needed or to come."""
+        if any(self._is_in_group_of(world, process, crashed) for process in self._rolled_back):
+            return False
         lost = frozenset(self._crashed_for_good.union(self._lost_disks, crashed))
         return all(
             self._claims.tolerates(topology, lost)
-            for topology in list_topologies_in_force(world, self._topologies or (world.topology,))
+            for topology in list_topologies_in_force(
+                world, self._topologies or (world.topology,), self._crashed_for_good
+            )
         )
 
-    def _recovery(self, world: World) -> tuple[Fault, ...]:
-        process = self._choose_victim(world)
-        return () if process is None else self._restart(world, process)
+    def _has_constant_group(self, world: World, process: ProcessId) -> bool:
+        """Whether the group of a process has the same members throughout. An older copy names the members of its time,
+        and an operator who puts it back gives the node its present ones; nobody does that here."""
+        group = world.topology.group_of(process)
+        assert group is not None, f"process {process} is in no group"
+        return len({topology.members(group) for topology in self._topologies}) <= 1
+
+    def _is_in_group_of(self, world: World, process: ProcessId, others: Sequence[ProcessId]) -> bool:
+        group = world.topology.group_of(process)
+        return any(world.topology.group_of(other) == group for other in others if other != process)
 
     def _restart(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
         if not world.disks[process].records:
@@ -477,54 +536,66 @@ class FaultInjector:
         busy = [one for one in self._up(world) if world.disks[one].busy]
         if busy and self._random.random() < 0.7:
             process = self._random.choice(busy)
-        if process is None or process in self._lost_disks:
+        if process is None or process in self._lost_disks or not world.disks[process].records:
             return ()
         return draw_disk_fault(world, process, self._random, lambda process: self._may_lose(world, process))
 
     def _may_lose(self, world: World, process: ProcessId) -> bool:
-        """Whether a process may lose its records; then it counts as one that has. Nobody can tell when it is whole
-        again: it may not even know that its records are old."""
+        """Whether a process may lose its records; then it counts as one that has."""
         if "amnesia" not in self._kinds or not self._is_tolerated(world, (process,)):
             return False
-        self._lost_disks.add(process)
-        self._readmitted.pop(process, None)
-        self._emptied.pop(process, None)
+        self._lose(world, process)
         return True
 
-    def _amnesia(self, world: World) -> tuple[Fault, ...]:
-        process = self._choose_victim(world)
-        return () if process is None else self._forget(world, process)
+    def _lose(self, world: World, process: ProcessId) -> None:
+        """Counts a process as one that has lost its records."""
+        self._lost_disks[process] = world.incarnations[process]
+        self._readmitted.pop(process, None)
+        self._emptied.pop(process, None)
 
     def _forget(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
         if "amnesia" not in self._claims.faults or not self._is_tolerated(world, (process,)):
             return ()
-        self._lost_disks.add(process)
+        self._lose(world, process)
         self._emptied[process] = world.incarnations[process]
-        self._readmitted.pop(process, None)
         return (Crash(process), Recover(process, True))
 
-    def _empty_folder(self, world: World) -> tuple[Fault, ...]:
+    def _empty_folder(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
         """A node starts with a folder that was emptied; an operator replaces it later."""
-        process = self._choose_victim(world)
-        if process not in world.folders or not self._is_tolerated(world, (process,)):
+        if process not in world.folders or not self._has_constant_group(world, process):
             return ()
-        self._lost_disks.add(process)
-        self._readmitted.pop(process, None)
+        if not self._is_tolerated(world, (process,)):
+            return ()
+        self._lose(world, process)
         self._emptied_folders.add(process)
         return (Crash(process), Recover(process, emptied=True), Crash(process), Recover(process, True))
 
-    def _roll_back_folder(self, world: World) -> tuple[Fault, ...]:
-        """A node starts with an older copy of its folder, which lacks records that enough members know of."""
-        process = self._choose_victim(world)
-        if process not in world.folders or world.storage or not self._is_tolerated(world, (process,)):
-            return ()  # disks with real logs have rollbacks of their own
-        depth = count_noticeable_records(world, process)
-        if not depth:
+    def _roll_back_folder(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        """A node starts with an older copy of its folder: the given one, or another of which others remember more."""
+        others = [other for other in self._up(world) if other != process]
+        self._random.shuffle(others)
+        for victim in (process, *others):
+            faults = self._roll_back(world, victim)
+            if faults:
+                self._lose(world, victim)
+                self._rolled_back.add(victim)
+                return faults
+        return ()
+
+    def _roll_back(self, world: World, process: ProcessId) -> tuple[Fault, ...]:
+        """How a node's folder is rolled back; nothing if it may not be, or if too few members could notice it."""
+        if process not in world.folders or process in self._lost_disks or self._has_left(world, process):
             return ()
-        self._lost_disks.add(process)
-        self._readmitted.pop(process, None)
-        self._emptied.pop(process, None)
-        return (Crash(process), Recover(process, rolled_back=depth))
+        if not self._has_constant_group(world, process) or not self._is_tolerated(world, (process,)):
+            return ()
+        if any(self._is_in_group_of(world, process, (other,)) for other in self._lost_disks):
+            return ()  # what others remember may be lost, too
+        if not world.storage:
+            depth = count_noticeable_records(world, process)
+            return (Crash(process), Recover(process, rolled_back=depth)) if depth else ()
+        if not is_copy_noticeable(world, process):
+            return ()
+        return (DiskFault(process, "old"), Crash(process), Recover(process))
 
     def _choose_victim(self, world: World) -> ProcessId | None:
         """A server that is up; often one that a crash may hurt: one with records that are not durable, or a leader."""

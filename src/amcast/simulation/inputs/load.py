@@ -26,16 +26,26 @@ class ClientLoad:
         outstanding: int,
         senders: tuple[ProcessId, ...] = (),
         replies: bool = False,
+        demands_answers: bool = False,
     ) -> None:
         self.topology = topology
         self.senders = senders or topology.clients
         self.outstanding = outstanding
         self.replies = replies
+        self.demands_answers = demands_answers
+        """Whether a run is over only when every client that is up has all its answers."""
         self.remaining = messages
         """How many messages may still be multicast."""
         self.in_flight: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
         self._draw = draw
         self._sent: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
+
+    def list_waiting(self, world: World) -> list[ProcessId]:
+        """Clients that must still be answered: they are up, and were never down."""
+        if not self.demands_answers:
+            return []
+        waiting = [client for client, count in self.in_flight.items() if count]
+        return [client for client in waiting if client in world.processes and not world.incarnations[client]]
 
     def list_ready(self, world: World) -> list[ProcessId]:
         """Clients that are up and may multicast once more."""

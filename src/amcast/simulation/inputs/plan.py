@@ -26,7 +26,7 @@ events = [{ at_ns = 5_000_000, do = "pause", process = 1 }]
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import field
@@ -94,6 +94,10 @@ class Plan(Config, frozen=True):
     heartbeats: bool = True
     """Whether nodes elect leaders by heartbeats. Without them only the scheduler suggests leaders, as an exploration
     needs."""
+    order: Literal["acyclic", "real-time"] = "acyclic"
+    """What answers promise: a place in an order without cycles, or that nothing multicast later comes before."""
+    order_options: dict[str, Any] = field(default_factory=dict)
+    """Options of real-time order, over those that fit the network."""
     gateways: bool = False
     """Whether nodes bundle the messages of their clients, as in a live cluster; clients then ask one node."""
     gateway: dict[str, Any] = field(default_factory=dict)

@@ -17,14 +17,20 @@ from typing import Any, Final
 
 from amcast.kernel.config import SearchValues
 from amcast.kernel.spec import FAULTS, Claims, Spec
+from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.random_streams import make_stream
 
 GROUPS: Final = {1: 15, 2: 32, 3: 30, 4: 12, 5: 5, 6: 3, 7: 3}
 REPLICAS: Final = {1: 12, 2: 8, 3: 58, 4: 7, 5: 15}
-MESSAGES: Final = {1: 2, 4: 8, 12: 66, 30: 15, 100: 6, 150: 3}
+MESSAGES: Final = {1: 2, 4: 8, 12: 68, 30: 18, 100: 3, 150: 1}
 """Weights. Most runs are small, because a seed that costs a tenth is worth ten."""
 MAX_SERVERS: Final = {150: 6, 100: 9, 30: 12, 12: 15, 4: 21, 1: 21}
 """The most servers of a run, by its messages: long runs are runs of few processes."""
+REAL_TIME_SHARE: Final = 0.15
+"""How many runs answer in real-time order, of those that may."""
+TIMEOUTS: Final = {"repair_ns": (20, 40), "retry_ns": (20, 40)}
+"""Options of protocols, in message delays: with those of live clusters a healed run would wait for hundreds of
+heartbeats."""
 REQUEST_LOSSES: Final = frozenset({"links", "crash", "leave", "recovery", "amnesia", "emptied", "rollback"})
 """Faults that may lose a request on its way. A client of bare processes sends each request once."""
 
@@ -38,6 +44,7 @@ class Swarm:
     spec: Spec
     gateway_values: SearchValues = field(default_factory=dict)
     membership_values: SearchValues = field(default_factory=dict)
+    order_values: SearchValues = field(default_factory=dict)
 
     def draw(self, seed: int) -> dict[str, Any]:
         """The whole plan of one seed, as plain data."""
@@ -49,13 +56,19 @@ class Swarm:
         self._draw_workload(plan, random)
         self._draw_topology(plan, random)
         claims = self._claims(plan)
+        self._draw_order(plan, claims, make_stream(seed, "order"))
         self._draw_nodes(plan, claims, random)
         self._draw_faults(plan, claims, random)
         _draw_options(plan["options"], self.spec.config.search_values, self.spec.options, random)
+        for name, (low, high) in TIMEOUTS.items():
+            if name in self.spec.config.__struct_fields__:
+                plan["options"].setdefault(name, [low * MILLISECOND, high * MILLISECOND])
         self._draw_group_options(plan, random)
         self._draw_records(plan, random)
         self._draw_destinations(plan, random)
-        plan["network"].setdefault("links", claims.links)
+        # Reconfiguration runs the replicated protocol, also in groups of one process.
+        changes = plan["faults"].get("events")
+        plan["network"].setdefault("links", self.spec.claims.links if changes else claims.links)
         return plan
 
     def _draw_workload(self, plan: dict[str, Any], random: Random) -> None:
@@ -74,6 +87,8 @@ class Swarm:
             return
         if self.spec.claims.single_replica:
             replicas = 1
+        elif self.spec.unreplicated is not None and not self.spec.unreplicated.faults.issuperset(_given_faults(plan)):
+            replicas = max(replicas, 3)  # a group of one claims less
         messages = plan["workload"]["messages"]
         most = next((most for least, most in MAX_SERVERS.items() if messages >= least), 21)
         replicas = _settle(topology, "replicas", replicas)
@@ -87,12 +102,21 @@ class Swarm:
         alone = plan["topology"].get("replicas") == 1 and not plan["topology"].get("environment")
         return self.spec.unreplicated if alone and self.spec.unreplicated is not None else self.spec.claims
 
+    def _draw_order(self, plan: dict[str, Any], claims: Claims, random: Random) -> None:
+        """Real-time order, with the nodes that it needs, or none. A stream of its own leaves all other draws alone."""
+        is_drawn = random.random() < REAL_TIME_SHARE and "crash" in claims.faults and plan.get("nodes") is not False
+        if _settle(plan, "order", "real-time" if is_drawn and not claims.real_time else "acyclic") == "real-time":
+            _settle(plan, "nodes", True)
+            _draw_options(plan.setdefault("order_options", {}), self.order_values, {}, random)
+
     def _draw_nodes(self, plan: dict[str, Any], claims: Claims, random: Random) -> None:
         """Whole nodes or bare processes, gateways, and changes of members."""
         bare, gateways, changes = random.random() < 0.1, random.random() < 0.4, random.random() < 0.12
         joins_first = random.random() < 0.7
-        can_be_nodes = "crash" in claims.faults
-        nodes = _settle(plan, "nodes", can_be_nodes and not bare)
+        bare = bare and not _given_faults(plan) & REQUEST_LOSSES
+        must_be_nodes = bool(plan["faults"].get("events"))  # members change in nodes
+        can_be_nodes = "crash" in claims.faults or must_be_nodes
+        nodes = _settle(plan, "nodes", must_be_nodes or (can_be_nodes and not bare))
         if nodes is None:
             nodes = can_be_nodes
         if not nodes:
@@ -106,8 +130,9 @@ class Swarm:
 
     def _draw_faults(self, plan: dict[str, Any], claims: Claims, random: Random) -> None:
         """A subset of the claimed faults: some runs have all of them, most a few, some none."""
-        share = random.choice((0.0, 0.2, 0.5, 0.5, 0.5, 1.0, 1.0))
-        kinds = [kind for kind in FAULTS if kind in claims.faults]
+        share = random.choice((0.0, 0.3, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0))
+        claimed = claims.for_nodes().faults if plan.get("nodes") else claims.faults
+        kinds = [kind for kind in FAULTS if kind in claimed]
         if plan.get("nodes") is False and "crash" in claims.faults:
             kinds = [kind for kind in kinds if kind not in REQUEST_LOSSES]
         chosen = [kind for kind in kinds if random.random() < share]
@@ -140,6 +165,11 @@ class Swarm:
             return
         most = min(groups, random.choice((1, 2, 2, 3, 3, 3, 7)))
         _settle(plan["workload"], "destinations", [random.choice((1, 1, 1, most)), most])
+
+
+def _given_faults(plan: Mapping[str, Any]) -> frozenset[str]:
+    """The kinds of faults that the plan names: every seed draws a shape that claims to survive them."""
+    return frozenset(FAULTS).intersection(str(plan["faults"].get("profile", "")).split("+"))
 
 
 def _draw_changes(topology: dict[str, Any], joins_first: bool, random: Random) -> list[dict[str, Any]]:

@@ -37,8 +37,10 @@ class DomainLedger:
     """Everything said by the members of a domain. What they said before they lost their memory still counts for
     majorities: whoever admits them again must preserve it."""
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, configuration: int = 0) -> None:
         self.domain = domain
+        self.configuration = configuration
+        """The configuration whose members these are."""
         self.words = [MemberWords() for _ in domain.members]
         self.proposals: dict[tuple[int, Slot], tuple[Hashable, MessageId | None]] = {}
         self._votes: dict[tuple[int, Slot], int] = {}
@@ -55,6 +57,9 @@ class DomainLedger:
         self.reached: dict[str, list[Any]] = {}
         """By measure, then by place: how far the member ever was."""
         self.reports = PromiseReports(domain.quorum)
+        self.joins: dict[int, dict[int, int]] = {}
+        """By place of a member that lost its memory, then by ballot: the members that have promised it the ballot
+        since, as bits by place."""
         self.started: set[int] = set()
         """Ballots whose leader has sent their state."""
         self.acknowledged: dict[int, list[tuple[int, ...]]] = {}
@@ -68,6 +73,15 @@ class DomainLedger:
         votes = self._votes.get(key, 0) | 1 << place
         self._votes[key] = votes
         return votes.bit_count() == self.domain.quorum
+
+    def list_chosen_by(self, place: int, ballot: int) -> list[tuple[Slot, int]]:
+        """The chosen slots for which a member has voted, with the ballots below the given one in which they were
+        chosen: whatever it lost since, it must know of them."""
+        return [
+            (slot, chosen)
+            for slot, (chosen, _, _) in self.chosen.items()
+            if chosen < ballot and self._votes.get((chosen, slot), 0) >> place & 1
+        ]
 
     def has_majority(self, ballot: int, slot: Slot) -> bool:
         """Whether a majority has voted for a slot in a ballot, or holds a log of the ballot that contains it."""

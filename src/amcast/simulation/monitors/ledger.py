@@ -3,7 +3,9 @@
     persist before send   a promise, a vote or a clock leaves a process after the record that it depends on is durable
     promise kept          no vote in a ballot below a promise that was sent
     nothing forgotten     a promise reports every vote that was sent; clocks, logs and positions never go back. A
-                          restart from the durable records alone is held to the same ("restart")
+                          restart from the durable records alone is held to the same ("restart"), and a member that
+                          lost its memory to what its votes helped to decide
+    majority of others    a member that lost its memory votes again when a majority of the others promised it a ballot
     one value             in one ballot, a slot has one value
     promises heard        a leader proposes what follows from the promises of a majority
     chosen value          no later ballot proposes another value for a slot for which a majority has voted, and nobody
@@ -42,6 +44,7 @@ class Ledger(Listener):
         durable: Callable[[ProcessId], DurableState],
         delivered: Callable[[ProcessId], Any],
         is_partial: bool = False,
+        discards: bool = False,
     ) -> None:
         self._report = report
         self._durable = durable
@@ -49,6 +52,8 @@ class Ledger(Listener):
         """The messages that a process has delivered."""
         self._is_partial = is_partial
         """What was said before is unknown: a majority that is missing here may have been there."""
+        self._discards = discards
+        """Members change: a process discards what an instance delivers after its last message."""
         self._domains: dict[Domain, DomainLedger] = {}
         self._facts: dict[tuple[str, Hashable], tuple[Hashable, ProcessId]] = {}
         self._destinations: dict[MessageId, tuple[int, ...]] = {}
@@ -61,15 +66,18 @@ class Ledger(Listener):
         for ledger in self._domains.values():
             place = ledger.domain.places.get(process)
             if place is not None:
+                held = ledger.words[place].held
                 ledger.words[place] = MemberWords()
+                ledger.words[place].held = held  # whoever admits the member again gives it all of that log
+                ledger.joins[place] = {}
 
     def find_promise(self, process: ProcessId) -> int:
-        """The highest promise that a process has sent, or implied by a vote; -1 if it sent none."""
+        """The highest promise that a process has sent, or implied by a vote, in configuration 0; -1 if it sent none."""
         return max(
             (
                 ledger.words[ledger.domain.places[process]].find_promise()
                 for ledger in self._domains.values()
-                if process in ledger.domain.places and ledger.domain.is_durable
+                if process in ledger.domain.places and ledger.domain.is_durable and ledger.configuration == 0
             ),
             default=-1,
         )
@@ -77,7 +85,7 @@ class Ledger(Listener):
     def _of(self, domain: Domain) -> DomainLedger:
         ledger = self._domains.get(domain)
         if ledger is None:
-            ledger = self._domains[domain] = DomainLedger(domain)
+            ledger = self._domains[domain] = DomainLedger(domain, self.configuration)
         return ledger
 
     def _records(self, domain: Domain, source: ProcessId) -> MemberRecords | None:
@@ -143,7 +151,7 @@ class Ledger(Listener):
         if place is None or self.rehearsed:
             return
         records = self._records(domain, source)
-        if records is not None and not (records.covers_vote(ballot, slot) or slot in self._delivered(source)):
+        if records is not None and not (records.covers_vote(ballot, slot) or self._may_have_delivered(source, slot)):
             sentence = f"sends its vote for slot {slot} of {domain.name} in ballot {ballot}, which is not durable"
             self._break(source, "persist before send", sentence)
         ledger = self._of(domain)
@@ -232,20 +240,47 @@ class Ledger(Listener):
         words.promised = max(words.promised, ballot)
 
     def report_votes(
-        self, domain: Domain, source: ProcessId, ballot: int, below: Slot, votes: Mapping[Slot, tuple[int, Hashable]]
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        below: Slot,
+        votes: Mapping[Slot, tuple[int, Hashable]],
+        memory_losses: tuple[int, ...] = (),
     ) -> None:
         place = domain.places.get(source)
         if place is None:
             return
         ledger = self._of(domain)
         words = ledger.words[place]
+        self._check_join(ledger, source, place, ballot)
+        for slot, chosen in ledger.list_chosen_by(place, ballot):
+            if slot >= below and (slot not in votes or votes[slot][0] < chosen):
+                self._break_report(domain, source, slot, chosen)
         for slot, voted in words.votes.items():
             if slot >= below and (slot not in votes or votes[slot][0] < voted):
                 self._break_report(domain, source, slot, voted)
         if not self.rehearsed:
             words.reported.update(votes)
             words.reported_below = max(words.reported_below, below)
-            ledger.reports.add_votes(ballot, place, VoteReport(below, votes))
+            ledger.reports.add_votes(ballot, place, VoteReport(below, votes, memory_losses))
+            for target in self.targets:
+                joins = ledger.joins.get(domain.places.get(target, -1))
+                if joins is not None:
+                    joins[ballot] = joins.get(ballot, 0) | 1 << place
+
+    def _check_join(self, ledger: DomainLedger, source: ProcessId, place: int, ballot: int) -> None:
+        """A member that lost its memory votes again when a majority of the others has promised it a ballot."""
+        joins = ledger.joins.get(place)
+        if joins is None or self._is_partial:
+            return
+        most = max((voters.bit_count() for voters in joins.values()), default=0)
+        if most < ledger.domain.quorum:
+            sentence = (
+                f"promises ballot {ballot} of {ledger.domain.name} after it lost its memory;"
+                f" {most} others have promised it a ballot, and {ledger.domain.quorum} must"
+            )
+            self._break(source, "majority of others", sentence)
 
     def report_state(
         self,
@@ -255,6 +290,7 @@ class Ledger(Listener):
         held: tuple[int, int],
         clock: int,
         entries: Mapping[Slot, Hashable],
+        memory_losses: tuple[int, ...] = (),
     ) -> None:
         place = domain.places.get(source)
         if place is None:
@@ -262,11 +298,18 @@ class Ledger(Listener):
         ledger = self._of(domain)
         words = ledger.words[place]
         self._check_held(words, domain, source, held)
+        for slot, chosen in ledger.list_chosen_by(place, ballot):
+            if slot not in entries and not self._may_have_delivered(source, slot):
+                self._break_report(domain, source, slot, chosen)
         for slot, voted in words.votes.items():
-            if voted >= held[0] and slot not in entries and slot not in self._delivered(source):
+            if voted >= held[0] and slot not in entries and not self._may_have_delivered(source, slot):
                 self._break_report(domain, source, slot, voted)
         if not self.rehearsed:
-            ledger.reports.add_state(ballot, place, StateReport(held, clock, entries))
+            ledger.reports.add_state(ballot, place, StateReport(held, clock, entries, memory_losses))
+
+    def _may_have_delivered(self, source: ProcessId, slot: Slot) -> bool:
+        """Whether a process may have delivered the message that a slot is about."""
+        return self._discards or slot in self._delivered(source)
 
     def _break_report(self, domain: Domain, source: ProcessId, slot: Slot, ballot: int) -> None:
         sentence = f"leaves out of its promise its vote for slot {slot} of {domain.name} in ballot {ballot}"
@@ -389,7 +432,7 @@ class Ledger(Listener):
             self._break(source, "chosen value", sentence)
 
     def agree(self, source: ProcessId, what: str, key: Hashable, value: Hashable) -> None:
-        fact = (what, key)
+        fact = (what, (self.configuration, key))
         known = self._facts.get(fact)
         if known is None:
             if not self.rehearsed:

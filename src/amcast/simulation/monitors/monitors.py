@@ -31,6 +31,8 @@ class Monitoring:
     """Builds a process, as the world does."""
     is_ranked: bool
     """Whether all processes deliver a message with the same rank."""
+    discards: bool = False
+    """Members change: a process discards what an instance delivers after its last message."""
     rehearse_every: int = IDLE_DISKS_PER_REHEARSAL
     """0: restarts are not rehearsed."""
 
@@ -70,12 +72,15 @@ class Monitors:
         self._rehearsed_first: dict[ProcessId, Record] = {}
         """By process: the first of the records from which a restart was rehearsed last."""
         self._durable: dict[ProcessId, DurableState] = {}
-        self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered)
+        self._discards = monitoring.discards
+        self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered, discards=self._discards)
 
     def clear(self) -> None:
         """Forgets everything that was said, for a world that continues from another state."""
         self._durable = {}
-        self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered, is_partial=True)
+        self._ledger = Ledger(
+            self._report, self._follow_disk, self._list_delivered, is_partial=True, discards=self._discards
+        )
 
     def hear_send(self, source: ProcessId, effect: Send) -> None:
         """A body leaves its process; all records before it are durable."""

@@ -261,9 +261,17 @@ class Explorer(BranchingActions):
             return []
         sent = {message.id for message in snapshot.multicasts}
         nexts: dict[ProcessId, Move] = {}
+        is_answered = self.scope.is_answered
+        waiting: set[ProcessId] = set()
         for action in self._multicasts:
             sender = action.sender
-            if action.message not in sent and snapshot.cells[self._places[sender]].state is not None:
+            state = snapshot.cells[self._places[sender]].state
+            if state is None:
+                continue
+            if action.message in sent:
+                if is_answered is not None and not is_answered(state, action.message):
+                    waiting.add(sender)
+            elif sender not in waiting:
                 nexts.setdefault(sender, Move(action, sender, self._bit(("multicast", sender), sender)))
         return list(nexts.values())
 

@@ -11,19 +11,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
 
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
+from amcast.simulation.inputs.adversaries import NEEDED, Adversary
 from amcast.simulation.inputs.disk_faults import draw_storage
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.narration import describe_failure
-from amcast.simulation.schedulers.heal import has_due_deliveries
+from amcast.simulation.schedulers.heal import find_due_message, is_due
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import (
     AnyAction,
@@ -36,6 +37,7 @@ from amcast.simulation.world.actions import (
     Multicast,
     Recover,
     Repeat,
+    Restore,
     Sync,
 )
 from amcast.simulation.world.failure import ProcessFailedError
@@ -44,10 +46,11 @@ from amcast.simulation.world.world import NO_NODES, NodeBodies, Pair, World
 from amcast.trace.recorder import Recorder
 
 SETTLE_STEPS: Final = 60_000
-"""The liveness bound: steps after healing, and after the last message, within which every due delivery must happen.
-A client that waits for its messages multicasts the next one only when the run makes progress, ..."""
-SETTLE_STEPS_PER_MESSAGE: Final = 1_000
-"""... and how many more steps there are from the start for each message that is left when healing begins."""
+"""The liveness bound: steps after healing within which every due delivery must happen."""
+MAX_LEFT: Final = 3
+"""The most messages that are multicast after healing: a healed system shows little that a faulty one does not."""
+STARVED: Final = 0.01
+"""How often a starved link is chosen, compared with others."""
 LONG_RUN: Final = 60
 """Messages from which on a run is long: its faults go on for longer, and come less often."""
 READMITTED: Final = "restarted-after-admission"
@@ -72,6 +75,8 @@ class FuzzCase:
     messages: int = 8
     outstanding: int = 2
     replies: bool = False
+    demands_answers: bool = False
+    """Whether every client that is up must get all its answers."""
     senders: tuple[ProcessId, ...] = ()
     links: Links = "fifo"
     wire_bodies: tuple[type[Body], ...] = ()
@@ -86,6 +91,8 @@ class FuzzCase:
     """The invariants that are checked in every step; None: deliveries alone are judged."""
     storage: bool = True
     """Whether seeds may keep the records of servers in the real log, on disks that fail."""
+    restores: bool = True
+    """Whether seeds may replace processes by copies that are restored from their snapshots."""
 
 
 @dataclass
@@ -100,6 +107,8 @@ class FuzzOutcome:
     notes: dict[str, int] = field(default_factory=dict)
     storage: int = 0
     """The segment size of the logs of servers; 0: records were kept in lists."""
+    turns: tuple[tuple[int, int], ...] = ()
+    """The steps at which the run was drawn anew, each with its seed."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,8 @@ class FuzzStyle:
     strike: Literal["", "persist", "delivery"]
     """After which steps a process crashes now and then: those that leave a record to be written, or that deliver."""
     strike_rate: float
+    adversary: str
+    """Whose courses half of the faults are (`inputs/adversaries.py`); "": nobody's."""
     timer_rate: float
     burst_rate: float
     starved_share: float
@@ -124,23 +135,27 @@ class FuzzStyle:
     process says and what it has made durable open."""
     collecting_share: float
     """Share of servers that take the requests of clients together, as a live host hands them over."""
+    restore_rate: float
+    """Probability in each step that a process is replaced by a copy, restored from its snapshot."""
     uses_codec: bool
 
 
 def draw_style(random: Random, faulty: bool, messages: int = 8) -> FuzzStyle:
     is_long = messages >= LONG_RUN
     return FuzzStyle(
-        fault_steps=random.choice((500, 1500, 4000) if is_long else (40, 150, 500)),
-        fault_rate=random.choice((0.01, 0.04, 0.12)) / (3 if is_long else 1) if faulty else 0.0,
+        fault_steps=random.choice((500, 1200, 3000) if is_long else (100, 300, 600, 1200)),
+        fault_rate=random.choice((0.02, 0.05, 0.12)) / (3 if is_long else 1) if faulty else 0.0,
         fault_length=random.choice((20, 120, 120, 600)),
         strike=random.choice(("", "", "persist", "delivery")) if faulty else "",
         strike_rate=random.choice((0.02, 0.1, 0.3)) / (5 if is_long else 1),
-        timer_rate=random.choice((0.0, 0.01, 0.1)),
+        adversary=random.choice(("", "", "duel", "duel", "memory", "power")) if faulty else "",
+        timer_rate=random.choice((0.0, 0.01, 0.03, 0.1)),
         burst_rate=random.choice((0.0, 0.0, 0.3, 0.9)),
         starved_share=random.choice((0.0, 0.2, 0.6)),
         multicast_rate=random.choice((0.02, 0.2, 0.9)),
         sync_rates=random.choice(((0.4,), (0.9,), (0.1,), (0.02,), (0.02, 0.4), (0.02, 0.1, 0.9))),
         collecting_share=random.choice((0.0, 0.0, 0.3, 1.0)),
+        restore_rate=random.choice((0.0, 0.0, 0.0, 0.01)),
         uses_codec=random.random() < 0.1,
     )
 
@@ -148,10 +163,13 @@ def draw_style(random: Random, faulty: bool, messages: int = 8) -> FuzzStyle:
 class Fuzzer(PendingActions):
     """One run of one seed."""
 
-    def __init__(self, case: FuzzCase, seed: int, recorder: Recorder) -> None:
+    def __init__(self, case: FuzzCase, seed: int, recorder: Recorder, turns: tuple[tuple[int, int], ...] = ()) -> None:
+        """`turns`: at these steps, schedule and faults are drawn anew from these seeds."""
         super().__init__(case.links)
         self.case = case
         self.seed = seed
+        self._turns = turns
+        self._turns_left = list(turns)
         self._random = make_stream(seed, "fuzz")
         self.style = draw_style(self._random, bool(case.kinds), case.messages)
         self.recorder = recorder
@@ -170,21 +188,37 @@ class Fuzzer(PendingActions):
         )
         self._changes = list(case.changes)
         self.load = ClientLoad(
-            case.topology, case.draw(seed), case.messages, case.outstanding, case.senders, case.replies
+            case.topology,
+            case.draw(seed),
+            case.messages,
+            case.outstanding,
+            case.senders,
+            case.replies,
+            case.demands_answers,
         )
         self.script: list[AnyAction] = []
+        self._streams = {"fuzz": self._random, "faults": make_stream(seed, "faults")}
         self._injector = FaultInjector(
             case.kinds,
             case.claims,
-            make_stream(seed, "faults"),
+            self._streams["faults"],
             MILLISECOND,
             list_planned_topologies(self.world, case.changes),
+            case.links,
         )
+        self._adversary: Adversary | None = None
+        if self.style.adversary and NEEDED[self.style.adversary] <= case.kinds:
+            self._streams["adversary"] = make_stream(seed, "adversary")
+            self._adversary = Adversary(
+                self.style.adversary, case.kinds, case.topology, self._injector, self._streams["adversary"]
+            )
         self._ends: list[tuple[int, Fault]] = []
         """Actions that end faults, and at which step."""
         self._weights: dict[Pair, float] = {}
         self._sync_rates = {process: self._random.choice(self.style.sync_rates) for process in case.topology.processes}
         self._lossy = case.links == "raw"
+        self._due: MessageId | None = None
+        """A message of which a delivery was due when that was last asked."""
         self._healed_at = 0
         """The step from which on there are no more faults."""
 
@@ -194,7 +228,9 @@ class Fuzzer(PendingActions):
             world.start()
             self._collect_requests()
             while world.steps < self.style.fault_steps and not self._is_finished():
+                self._draw_anew()
                 self._inject_faults()
+                self._restore_copies()
                 before = world.deliveries
                 if not self._step(fair=False):
                     break
@@ -216,10 +252,38 @@ class Fuzzer(PendingActions):
 
     # Phases
 
+    def _draw_anew(self) -> None:
+        """Draws everything that is left from another seed, at the steps that were given."""
+        while self._turns_left and self._turns_left[0][0] <= self.world.steps:
+            _, seed = self._turns_left.pop(0)
+            for name, stream in self._streams.items():
+                stream.setstate(make_stream(seed, name).getstate())
+
     def _is_finished(self) -> bool:
-        if self.load.remaining > 0 and any(sender in self.world.processes for sender in self.load.senders):
+        world, load = self.world, self.load
+        if load.remaining > 0:
+            for sender in load.senders:
+                if sender in world.processes:
+                    return False
+        if self._changes:
             return False
-        return not self._changes and are_changes_done(self.world) and not has_due_deliveries(self.world)
+        if not is_due(world, self._due):  # it is asked after every step, and the answer is mostly the same
+            self._due = find_due_message(world)
+        if self._due is not None or not are_changes_done(world):
+            return False
+        return not load.list_waiting(world) and not self._list_unclosed()
+
+    def _list_unclosed(self) -> list[ProcessId]:
+        """Servers that do not know their deliveries to be closed, though every client is answered."""
+        if not self.load.demands_answers:
+            return []
+        return [
+            process
+            for process, position in self.world.positions.items()
+            if self.world.closed_until.get(process, (0, 0))[0] < position
+            and process in self.world.processes
+            and self.world.processes[process].states_closings
+        ]
 
     def _collect_requests(self) -> None:
         share = self.style.collecting_share
@@ -232,7 +296,16 @@ class Fuzzer(PendingActions):
             self._ends.remove(due)
             self._perform(due[1])
         if self._random.random() < self.style.fault_rate:
-            self._begin_fault(self._injector.draw(self.world))
+            if self._adversary is not None and self._random.random() < 0.5:
+                for course in self._adversary.draw(self.world):
+                    self._begin_fault(course)
+            else:
+                self._begin_fault(self._injector.draw(self.world))
+
+    def _restore_copies(self) -> None:
+        rate = self.style.restore_rate
+        if rate and self._random.random() < rate and self.case.restores:
+            self._perform(Restore(self._random.choice(sorted(self.world.processes))))
 
     def _strike(self, delivered: bool) -> None:
         """Crashes the process that took the last step, now and then: just after it delivered, or before its records
@@ -246,13 +319,14 @@ class Fuzzer(PendingActions):
             self._begin_fault(self._injector.draw_crash(self.world, process))
 
     def _begin_fault(self, drawn: tuple[Fault, ...]) -> None:
-        """Performs the first of these actions now, and the others some time later."""
+        """Performs the first of these actions now, and the others some time later, in their order."""
         for fault in drawn[:1]:
             self._perform(fault)
-        for end in drawn[1:]:
-            self._ends.append((self.world.steps + self._random.randint(1, self.style.fault_length), end))
+        steps = sorted(self._random.randint(1, self.style.fault_length) for _ in drawn[1:])
+        self._ends += [(self.world.steps + step, end) for step, end in zip(steps, drawn[1:], strict=True)]
 
     def _heal(self) -> None:
+        self.load.remaining = min(self.load.remaining, self._random.randint(0, MAX_LEFT))
         for fault in self._injector.list_healing(self.world):
             self._perform(fault)
         if not self.case.replies and self.case.kinds & {"leaders", "crash", "leave", "recovery", "amnesia"}:
@@ -266,12 +340,10 @@ class Fuzzer(PendingActions):
         """Steps fairly until every delivery has happened, or the liveness bound has passed."""
         world = self.world
         self._healed_at = world.steps
-        remaining = self.load.remaining
-        bound = world.steps + SETTLE_STEPS + SETTLE_STEPS_PER_MESSAGE * remaining
-        while not world.violations and not self._is_finished() and world.steps < bound and self._step(fair=True):
-            if self.load.remaining < remaining:
-                remaining = self.load.remaining
-                bound = max(bound, world.steps + SETTLE_STEPS)
+        bound = world.steps + SETTLE_STEPS
+        while not world.violations and not self._is_finished() and world.steps < bound:
+            if not self._step(fair=True):
+                break
 
     def _drain(self) -> None:
         """Lets late packets arrive: no message may be delivered twice."""
@@ -284,15 +356,16 @@ class Fuzzer(PendingActions):
 
     def _step(self, fair: bool) -> bool:
         """Draws one action and applies it; False if nothing can happen."""
-        if self._changes and self._random.random() < 0.05 and can_change(self.world, self._changes[0].add):
+        if self._changes and self._random.random() < 0.05 and can_change(self.world, self._changes[0]):
             self._perform(self._changes.pop(0))
         action = self._choose(fair)
         if action is None:
-            if not self._changes or not can_change(self.world, self._changes[0].add):
+            if not self._changes or not can_change(self.world, self._changes[0]):
                 return False
             action = self._changes.pop(0)
         self._perform(action)
-        self.load.collect_done(self.world)
+        if self.world.resolved or self.world.completed:
+            self.load.collect_done(self.world)
         return True
 
     def _perform(self, action: AnyAction) -> None:
@@ -304,14 +377,14 @@ class Fuzzer(PendingActions):
 
     def _choose(self, fair: bool) -> AnyAction | None:
         random = self._random
-        senders = self.load.list_ready(self.world)
+        senders = self.load.list_ready(self.world) if self.load.remaining > 0 else ()
         if senders and random.random() < (0.3 if fair else self.style.multicast_rate):
             return self._next_multicast(random.choice(senders))
         if not fair and self.style.timer_rate and random.random() < self.style.timer_rate:
             timers = self.list_timers()
             if timers:
                 return Fire(*random.choice(timers))
-        syncs = [process for process, disk in self.world.disks.items() if disk.busy]
+        syncs = self.world.list_busy_disks()
         if syncs:
             process = random.choice(syncs)
             if random.random() < (0.4 if fair else self._sync_rates[process]):
@@ -330,29 +403,35 @@ class Fuzzer(PendingActions):
         return Multicast(sender, message.id, message.destinations, len(message.payload))
 
     def _choose_link(self, fair: bool) -> Pair | None:
-        links = self.links
-        if self.world.paused or self.world.blocked:
-            candidates = [pair for pair in links if self.is_open(pair)]
+        links, paused, blocked = self.links, self.world.paused, self.world.blocked
+        if paused or blocked:
+            candidates = [pair for pair in links if pair[1] not in paused and pair not in blocked]
         else:
             candidates = list(links)
         if not candidates:
             return None
         random = self._random
-        if fair or not self.style.starved_share:
-            return random.choice(candidates)
         pair = random.choice(candidates)
+        if fair or not (self.style.starved_share or self.slow):
+            return pair
         for _ in range(6):
-            weight = self._weights.get(pair)
-            if weight is None:
-                weight = self._weights[pair] = 0.01 if random.random() < self.style.starved_share else 1.0
-            if random.random() < weight:
+            if random.random() < self._weigh(pair):
                 return pair
             pair = random.choice(candidates)
         return pair
 
+    def _weigh(self, pair: Pair) -> float:
+        """How often a link is chosen, compared with others: starved ones and those of slow processes hardly ever."""
+        if pair[0] in self.slow or pair[1] in self.slow:
+            return STARVED
+        weight = self._weights.get(pair)
+        if weight is None:
+            weight = self._weights[pair] = STARVED if self._random.random() < self.style.starved_share else 1.0
+        return weight
+
     def _choose_packet(self, pair: Pair, fair: bool) -> AnyAction:
         random = self._random
-        place = random.randrange(self.count_places(pair))
+        place = random.draw_below(self.count_places(pair))
         if self._lossy and not fair and self.can_lose(pair, place):
             chance = random.random()
             if chance < 0.05 or chance < self.loss:
@@ -385,11 +464,16 @@ class Fuzzer(PendingActions):
 
     def _outcome(self, status: Status, story: str) -> FuzzOutcome:
         return FuzzOutcome(
-            self.seed, status, story, self.script, self.world.steps, self.world.note_counts, self.storage
+            self.seed, status, story, self.script, self.world.steps, self.world.note_counts, self.storage, self._turns
         )
 
     def _describe_stuck(self) -> str:
         owed = self.world.list_due_deliveries()
+        waiting = self.load.list_waiting(self.world)
+        if not owed and waiting:
+            return f"clients {waiting} never got the answers to their messages, {self.load.in_flight} are open"
+        if not owed and not self._changes and (unclosed := self._list_unclosed()):
+            return f"processes {unclosed} never learnt that their deliveries are closed"
         if not owed and not self.load.remaining:
             return f"a change of members was not carried out, {len(self._changes)} were not requested"
         if not owed:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.schedulers.pending_actions import PendingActions
@@ -38,16 +38,23 @@ def run_fair_ending(pending: PendingActions, claims: Claims, bound: int = SETTLE
 
 
 def has_due_deliveries(world: World) -> bool:
-    """Whether a delivery is due (`World.list_due_deliveries`); asked after every step, so it stops at the first."""
+    """Whether a delivery is due (`World.list_due_deliveries`)."""
+    return find_due_message(world) is not None
+
+
+def find_due_message(world: World) -> MessageId | None:
+    """The first message of which a delivery is due."""
+    return next((message for message in world.undelivered if is_due(world, message)), None)
+
+
+def is_due(world: World, message: MessageId | None) -> bool:
+    """Whether a delivery of this message is due."""
+    missing = None if message is None else world.undelivered.get(message)
     down = world.down
-    for message, missing in world.undelivered.items():
-        if not down:
-            return True
-        sent = world.undelivered_messages[message]
-        promised = sent.sender not in down or len(missing) < len(world.topology.processes_of(sent.destinations))
-        if promised and any(process not in down for process in missing):
-            return True
-    return False
+    if message is None or missing is None or down.keys() >= missing:
+        return False
+    sent = world.undelivered_messages[message]
+    return sent.sender not in down or len(missing) < len(world.topology.processes_of(sent.destinations))
 
 
 def describe_stuck(pending: PendingActions, ending: list[AnyAction]) -> str:

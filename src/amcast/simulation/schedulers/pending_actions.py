@@ -62,8 +62,16 @@ class PendingActions:
     def offer_packets(
         self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
     ) -> None:
+        world, links = self.world, self.links
+        processes, now = world.processes, world.now
         for target in targets:
-            self.offer_packet(number, (source, target, body, about, size, self.world.now))
+            envelope = (source, target, body, about, size, now)
+            if target in processes:
+                pair = (source, target)
+                waiting = links.get(pair)
+                links[pair] = ((number, envelope),) if waiting is None else (*waiting, (number, envelope))
+            else:
+                world.lose_packet(envelope)
             number += 1
 
     def offer_timer(self, process: ProcessId, name: str, ticket: int, low_ns: int, high_ns: int) -> None:
@@ -131,9 +139,9 @@ class PendingActions:
         return happened
 
     def _apply(self, action: AnyAction) -> bool:
+        if isinstance(action, Arrive):  # nearly all actions are arrivals
+            return self._arrive(action.target, action.packets)
         match action:
-            case Arrive(target, packets):
-                return self._arrive(target, packets)
             case Multicast(sender, message, destinations, size):
                 return self._submit(Message(message, sender, destinations, bytes(size)))
             case Fire(process, timer):
@@ -159,15 +167,19 @@ class PendingActions:
         return True
 
     def _arrive(self, target: ProcessId, packets: tuple[tuple[ProcessId, int], ...]) -> bool:
+        world, links = self.world, self.links
+        if target in world.paused:
+            return False
         taken = []
         for source, place in packets:
             pair = (source, target)
-            if pair in self.links and self.is_open(pair) and place < self.count_places(pair):
+            if pair in links and pair not in world.blocked and (place == 0 or place < self.count_places(pair)):
                 taken.append(self.remove_packet(pair, place))
-        if not taken:
-            return False
-        self.world.arrive_together(target, taken)
-        return True
+        if len(taken) == 1:
+            world.arrive(*taken[0])
+        elif taken:
+            world.arrive_together(target, taken)
+        return bool(taken)
 
     def _fire(self, process: ProcessId, timer: str) -> bool:
         known = self.timers.get((process, timer))

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
+from amcast.kernel.message import State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
@@ -60,6 +61,9 @@ class Scope:
     max_states: int = MAX_STATES
     reduced: bool = True
     """Skip other orders of steps that commute."""
+    is_answered: Callable[[State, MessageId], bool] | None = None
+    """Says whether a client in a state has the answer to a message that it multicast. With it each sender waits for the
+    answer to its last message before it multicasts the next."""
     monitoring: Monitoring | None = None
     """The invariants that are checked. A search visits a state once, whatever path led there, so it checks those that
     need no history: nothing leaves before its record is durable. The replay of a counterexample checks all."""

@@ -39,6 +39,7 @@ from amcast.simulation.world.actions import (
     Recover,
     Renew,
     Repeat,
+    Restore,
     Resume,
     Skew,
     Slow,
@@ -209,6 +210,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
         case (
             Fire(process) | Sync(process) | Crash(process) | Recover(process)
             | Pause(process) | Resume(process) | Slow(process) | Skew(process) | Leave(process) | Collect(process)
+            | Restore(process)
             | DiskFault(process)
         ):  # fmt: skip
             named = (process,)

@@ -182,6 +182,12 @@ class Collect(Action, frozen=True):
     on: bool = True
 
 
+class Restore(Action, frozen=True):
+    """A process continues as a copy that was restored from its snapshot. Nobody, itself included, can tell."""
+
+    process: ProcessId
+
+
 class Skew(Action, frozen=True):
     """The clock of a process differs from real time by an offset and a drift."""
 
@@ -214,6 +220,7 @@ Fault = Union[  # noqa: UP007
     Unreachable,
     Leave,
     Collect,
+    Restore,
     Skew,
     Change,
 ]

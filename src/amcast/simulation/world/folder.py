@@ -7,7 +7,7 @@ from amcast.kernel.folder import Condition, FolderState, KnownFolder
 class Folder:
     """One folder. A folder that is emptied is replaced by another object."""
 
-    __slots__ = ("admitted", "doubt", "is_lost", "number", "peers")
+    __slots__ = ("admitted", "divergence", "doubt", "is_lost", "number", "peers")
 
     def __init__(self, number: int, is_lost: bool = False) -> None:
         self.number = number
@@ -16,10 +16,12 @@ class Folder:
         self.peers: tuple[KnownFolder, ...] = ()
         self.admitted = False
         self.doubt = ""
+        self.divergence = ""
 
     def remember(self, effect: Remember) -> None:
         """Makes durable what a node knows of folders."""
         self.peers, self.admitted, self.doubt = effect.peers, effect.admitted, effect.doubt
+        self.divergence = effect.divergence
 
     def describe(self, incarnation: int, records: int, start: int) -> FolderState:
         """What the folder says of itself at a start."""
@@ -28,8 +30,8 @@ class Folder:
             folder=self.number,
             incarnation=incarnation,
             records=records,
-            condition="doubtful" if self.doubt else condition,
-            reason=self.doubt,
+            condition="diverged" if self.divergence else "doubtful" if self.doubt else condition,
+            reason=self.divergence or self.doubt,
             peers=self.peers,
             admitted=self.admitted,
             start=start,

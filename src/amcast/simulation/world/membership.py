@@ -5,7 +5,7 @@ A world knows from the start every process that will ever exist. A process that 
 (`kernel/reconfiguration.py`) one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from amcast.kernel.ids import GroupId, ProcessId, message_id
 from amcast.kernel.reconfiguration import change_topology, make_change_message
@@ -33,28 +33,43 @@ def list_planned_topologies(world: World, changes: Sequence[Change]) -> tuple[To
     return tuple(topologies)
 
 
-def list_topologies_in_force(world: World, topologies: tuple[Topology, ...]) -> tuple[Topology, ...]:
-    """The topologies whose quorums may still be needed. A configuration is over when majorities of the next one have
-    started it: then every process finds a member that can tell it where the next one begins."""
+def list_topologies_in_force(
+    world: World, topologies: tuple[Topology, ...], dead: Collection[ProcessId]
+) -> tuple[Topology, ...]:
+    """The topologies whose quorums may still be needed. A configuration is over when all members of the next one but
+    those that crashed for good have started it: one that has not asks, when it starts again, the members that it knows.
+    """
     oldest = 0
     for configuration, topology in enumerate(topologies):
         if all(
-            sum(world.configurations.get(member, 0) >= configuration for member in topology.members(group))
-            >= topology.quorum(group)
-            for group in topology.groups
+            world.configurations.get(server, 0) >= configuration for server in topology.servers if server not in dead
         ):
             oldest = configuration
     return topologies[oldest:]
 
 
-def can_change(world: World, add: ProcessId | None) -> bool:
-    """Whether the operator is up and has learnt that all its earlier changes are done."""
+def can_change(world: World, change: Change) -> bool:
+    """Whether the operator is up, has learnt that all its earlier changes are done, and removes nobody without whom
+    fewer than a majority would take part (`amcast change` asks for that, too)."""
     operator = world.operator
     if operator not in world.processes or operator in world.paused:
         return False
-    if world.processes[operator].topology.configuration != world.changes:
+    topology = world.processes[operator].topology
+    if topology.configuration != world.changes:
         return False
-    return add is None or add in world.absent
+    if change.remove is None:
+        return change.add is None or change.add in world.absent
+    members = [member for member in topology.members(change.group) if member != change.remove]
+    return sum(_takes_part(world, member) for member in members) > len(members) // 2
+
+
+def _takes_part(world: World, process: ProcessId) -> bool:
+    """Whether a process is up and has its group's state."""
+    if process not in world.processes:
+        return False
+    status = world.processes[process].status()
+    is_admitted = status.get("admission", "admitted") == "admitted"
+    return is_admitted and status.get("joined", 1) != 0 and int(status.get("configuration", 0)) >= 0
 
 
 def request_change(world: World, group: GroupId, add: ProcessId | None, remove: ProcessId | None) -> None:

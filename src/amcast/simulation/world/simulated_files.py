@@ -95,8 +95,7 @@ class SimulatedFile:
     def write_at(self, data: bytes | memoryview, at: int) -> int:
         folder = self._folder
         folder.count_operation()
-        folder.check_space()
-        part = bytes(data[: folder.shorten(len(data))])
+        part = bytes(data[: folder.take_space(folder.shorten(len(data)))])
         self._content.write(part, at, folder.take_lost_write())
         if folder.cuts_commit and at >= SECTOR:
             folder.operations_left = 0
@@ -120,6 +119,9 @@ class SimulatedFile:
             self._folder.check_space()
             self._content.resize(size)
 
+    def forget_cached(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -142,7 +144,8 @@ class SimulatedFiles:
         """... and how many of the next reads."""
         self.lost_writes = 0
         """How many of the next writes the disk claims to have done, and has not."""
-        self.is_full = False
+        self.space_left = -1
+        """How many bytes can still be written; -1: any number. Nothing grows any more where it is limited."""
 
     def create(self, name: str) -> SimulatedFile:
         self._change_entries()
@@ -240,8 +243,18 @@ class SimulatedFiles:
         self.operations_left -= self.operations_left > 0
 
     def check_space(self) -> None:
-        if self.is_full:
+        if self.space_left >= 0:
             raise OSError(errno.ENOSPC, "the simulated disk is full")
+
+    def take_space(self, size: int) -> int:
+        """How many of `size` bytes fit."""
+        if self.space_left < 0:
+            return size
+        fits = min(size, self.space_left)
+        if fits == 0:
+            self.check_space()
+        self.space_left -= fits
+        return fits
 
     def shorten(self, size: int) -> int:
         """How much of `size` bytes the next operation does: all, or a part."""

@@ -6,16 +6,19 @@ are FIFO and exactly-once within one incarnation of both ends. When an incarnati
 the peer gets a LinkReset for the new incarnation before any other event from that link.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, Final, NamedTuple, Protocol, cast
+from zlib import crc32
 
 import msgspec
 
 from amcast.kernel.effects import (
     About,
     CancelTimer,
+    Close,
     Deliver,
     Effect,
     Note,
@@ -27,7 +30,19 @@ from amcast.kernel.effects import (
     SendEach,
     SetTimer,
 )
-from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
+from amcast.kernel.events import (
+    Event,
+    Leader,
+    LinkReset,
+    PeerDown,
+    Receive,
+    Requests,
+    Started,
+    StateTaken,
+    Submit,
+    Suspect,
+    Timer,
+)
 from amcast.kernel.folder import FolderState
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Request
@@ -61,6 +76,8 @@ class NodeBodies(NamedTuple):
 
 
 NO_NODES: Final = NodeBodies()
+POSITIONS_PER_STATE: Final = 4
+"""How often the application of a simulated node takes its state."""
 """Bare processes."""
 
 
@@ -105,11 +122,14 @@ class World:
         "_number",
         "_sent_ns",
         "_starts",
+        "_states_due",
         "_waiting_for_disk",
         "_wants_packets",
         "absent",
         "blocked",
         "changes",
+        "closed_until",
+        "closings",
         "collecting",
         "completed",
         "configurations",
@@ -122,6 +142,7 @@ class World:
         "keeps_history",
         "leaving",
         "lossless",
+        "memory_losses",
         "monitors",
         "multicasts",
         "node_bodies",
@@ -168,10 +189,11 @@ class World:
         self.topology = topology
         self.scheduler = scheduler
         self.recorder = recorder
-        self.now = 0
         self.processes: dict[ProcessId, Process] = {}
         self.incarnations: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
         self._highest_incarnations = dict(self.incarnations)
+        self.memory_losses: dict[ProcessId, int] = {}
+        """The incarnations that began without records last."""
         self.down: dict[ProcessId, int] = {}
         """Crashed processes, with the time of the crash."""
         self.absent: set[ProcessId] = set(absent)
@@ -192,16 +214,16 @@ class World:
         self.timers: dict[ProcessId, dict[str, int]] = {process: {} for process in topology.processes}
         self.storage = storage
         """Segment size of the logs of servers; 0: records live in lists."""
-        self.disks: dict[ProcessId, Disk] = {
-            process: LogDisk(process, storage) if storage and topology.group_of(process) is not None else Disk()
-            for process in topology.processes
-        }
+        self.disks: dict[ProcessId, Disk] = {process: self._make_disk(process) for process in topology.processes}
         self._starts = 0
         """How often processes started: numbers their starts and new folders."""
         self._boot_packets: list[tuple[ProcessId, ProcessId, Body]] | None = None
         """Bodies of the admission at the first boot, while it takes no time."""
-        self.folders = {p: Folder(1 + n) for n, p in enumerate(topology.servers if node_bodies.admission else ())}
-        """The data folders of servers, if they have any."""
+        self.folders: dict[ProcessId, Folder | LogDisk] = {
+            process: disk if type(disk := self.disks[process]) is LogDisk else Folder(1 + number)
+            for number, process in enumerate(topology.servers if node_bodies.admission else ())
+        }
+        """The data folders of servers, if they have any, apart from their records."""
         self.stale: set[Pair] = set()
         """(source, target): the source has not received the Hello of the target's new incarnation."""
         self.history: dict[ProcessId, list[MessageId]] = {process: [] for process in topology.servers}
@@ -217,18 +239,21 @@ class World:
         """How often each note was made, by name."""
         self.resolved: list[MessageId] = []
         """Messages that clients saw resolved since a scheduler last emptied the list."""
+        self.closings: dict[GroupId, list[tuple[int, int]]] = {}
+        """By group: growing positions, and when a member first stated that all before is closed; with a recorder."""
+        self.closed_until: dict[ProcessId, tuple[int, int]] = {}
+        """By process: the position before which everything is closed, as it last stated in this incarnation; when."""
         self.completed: list[MessageId] = []
         """Messages that every destination process delivered since a scheduler last emptied the list."""
-        self.multicasts = 0
-        self.packets = 0
-        self.deliveries = 0
-        self.steps = 0
+        self.now = self.multicasts = self.packets = self.deliveries = self.steps = 0
         self._make = make
         self._number = 0
         """The number of the last offer to the scheduler."""
         self._cut_below: dict[Pair, int] = {}
         """By link: packets below this number were lost with an earlier incarnation."""
         self._sent_ns: dict[MessageId, int] = {}
+        self._states_due: list[tuple[ProcessId, int]] = []
+        """Positions at which the applications of nodes are to take their states, at the end of the step."""
         self._waiting_for_disk: set[ProcessId] = set()
         """Processes with effects that wait for their disk."""
         self.keeps_history = keeps_history
@@ -255,6 +280,8 @@ class World:
         members = [process for process in self.topology.processes if process not in self.absent]
         self.down.update(dict.fromkeys(sorted(self.absent), 0))
         self.processes.update((process, self._make(process)) for process in members)
+        if self.recorder is not None:
+            self.recorder.has_answers = any(self.processes[client].awaits_answers for client in self.topology.clients)
         self._boot_packets = None if gradually or not self.folders else []
         for process in members:
             self.step(process, (self._start_disk(process),))
@@ -273,11 +300,22 @@ class World:
         self.undelivered[id] = set(self.topology.processes_of(message.destinations)) - self.absent
         self.undelivered_messages[id] = message
         self.multicasts += 1
+        if self.storage and self.folders:
+            self._allocate_client_id()
         if self.recorder is not None:
             self._sent_ns[id] = self.now
             self.recorder.record_multicast(message, self.now, message.sender, sequence_of(message.id))
         if process in self.processes:
             self.step(process, (Submit(message),))
+
+    def _allocate_client_id(self) -> None:
+        """Gives some client an id, as the servers of a live cluster do in turns once they take part."""
+        server = self.topology.servers[self.multicasts % len(self.topology.servers)]
+        disk, node = self.disks[server], self.processes.get(server)
+        if type(disk) is LogDisk and node is not None and node.status().get("admission") == "admitted":
+            fault = disk.allocate_client_id()
+            if fault is not None:
+                self.report_violation(server, fault)
 
     def arrive(self, number: int, envelope: Envelope) -> None:
         """A packet reaches its target, unless its link has begun a new incarnation meanwhile."""
@@ -335,6 +373,8 @@ class World:
             self._waiting_for_disk.discard(process)
             if self.monitors is not None and process in self.processes:
                 self.monitors.hear_idle_disk(process, self.incarnations[process], self.now)
+        if self._states_due:
+            self._take_states()
 
     def crash(self, process: ProcessId, kept: int = 0, torn: int = 0) -> None:
         """Crashes a process. The first `kept` waiting records are durable, though the process never learnt it; or, if
@@ -357,23 +397,24 @@ class World:
         assert process in self.down, f"process {process} is not down"
         disk = self.disks[process]
         self.incarnations[process] += 1
-        if amnesia or emptied:
-            disk.erase()
-            self._replace_folder(process, is_lost=amnesia)
         if emptied:
             self.incarnations[process] = 0
         elif amnesia:
             # An operator who replaces a node asks its peers for the highest incarnation that it had.
             self.incarnations[process] = 1 + self._highest_incarnations[process]
-            if self.monitors is not None:
-                self.monitors.hear_memory_loss(process)
+            self._forget(process)
+        if amnesia or emptied:
+            disk.erase()
+            self._replace_folder(process, is_lost=amnesia)
         disk.roll_back(rolled_back)
         self.boot(process)
 
     def boot(self, process: ProcessId) -> None:
         """Starts an incarnation of a crashed or new process from the records on its disk."""
         del self.down[process]
+        self.closed_until.pop(process, None)
         self.processes[process] = self._make(process)
+        started = self._start_disk(process)
         for peer in self.topology.processes:
             if peer != process:
                 self.stale.discard((process, peer))
@@ -382,45 +423,83 @@ class World:
                     self._begin_link(process, peer)
         highest = self._highest_incarnations
         highest[process] = max(highest[process], self.incarnations[process])
-        self.step(process, (self._start_disk(process),))
+        self.step(process, (started,))
+
+    def _make_disk(self, process: ProcessId) -> Disk:
+        if not self.storage or self.topology.group_of(process) is None:
+            return Disk()
+        return LogDisk(process, self.storage, bool(self.node_bodies.admission))
 
     def _start_disk(self, process: ProcessId) -> Started:
         disk = self.disks[process]
         had_records = bool(disk.records)
-        started, fault = disk.start(self.incarnations[process])
+        incarnation = self.incarnations[process]
+        if disk is self.folders.get(process):
+            incarnation = 1 + self._highest_incarnations[process]  # for a folder that must be replaced
+        started, fault = disk.start(incarnation)
         if fault is not None:
             self.report_violation(process, fault)
-        if had_records and not started.records and self.monitors is not None:
-            self.monitors.hear_memory_loss(process)
-        if disk.doubt and process in self.folders:
-            self.folders[process].doubt = disk.doubt
+        if started.folder is not None:
+            self.incarnations[process] = started.incarnation
+            if started.folder.condition == "lost":
+                self._forget(process)
+            return started
+        if had_records and not started.records:
+            self._forget(process)
         return Started(started.records, started.incarnation, self._open_folder(process))
 
     def _open_folder(self, process: ProcessId) -> FolderState | None:
         folder = self.folders.get(process)
-        if folder is None:
+        if type(folder) is not Folder:
             return None
         self._starts += 1
         return folder.describe(self.incarnations[process], self.disks[process].count, self._starts)
 
     def _replace_folder(self, process: ProcessId, is_lost: bool) -> None:
-        if process in self.folders:
+        """Puts an empty folder in place, which an operator may have prepared (`is_lost`)."""
+        folder = self.folders.get(process)
+        if type(folder) is Folder:
             self.folders[process] = Folder(len(self.topology.servers) + 1 + self._starts, is_lost)
+        elif type(folder) is LogDisk and is_lost:
+            folder.replace(self.incarnations[process])
 
     def _restart(self, process: ProcessId, effect: Restart) -> None:
         """Ends an incarnation at the process' own wish, and starts the next one."""
+        disk, folder = self.disks[process], self.folders[process]
+        if effect.incarnation > 0 and type(folder) is LogDisk:
+            try:
+                folder.discard(effect.records, effect.incarnation)
+            except OSError:
+                self.crash(process)  # the disk is full: a node stops
+                return
         self.crash(process)
-        disk = self.disks[process]
-        if effect.incarnation > 0:
-            count = max(disk.count, effect.records)
-            disk.erase()
-            disk.count = count
-            self.folders[process].doubt = ""
-            if self.monitors is not None:
-                self.monitors.hear_memory_loss(process)
         self.incarnations[process] = max(self.incarnations[process] + 1, effect.incarnation)
+        if effect.incarnation > 0:
+            if type(folder) is Folder:
+                count = max(disk.count, effect.records)
+                disk.erase()
+                disk.count = count
+                folder.doubt = ""
+            self._forget(process)
         if disk.can_start:
             self.boot(process)
+
+    def _forget(self, process: ProcessId) -> None:
+        """Begins an incarnation without records, which the group of the process knows or will be told."""
+        self.memory_losses[process] = self.incarnations[process]
+        if self.monitors is not None:
+            self.monitors.hear_memory_loss(process)
+
+    def restore_from_snapshot(self, process: ProcessId) -> None:
+        """Replaces a process by a copy that is restored from its snapshot, which must have the same snapshot."""
+        state = self.processes[process].snapshot()
+        copy = self._make(process)
+        copy.restore(state)
+        again = copy.snapshot()
+        for name in state.__struct_fields__:
+            if getattr(again, name) != getattr(state, name):
+                self.report_violation(process, f"is not restored by its own snapshot: {name} differs")
+        self.processes[process] = copy
 
     def reset_link(self, one: ProcessId, other: ProcessId) -> None:
         """Begins a new incarnation of a link both ways, as after an overflow; both ends get a LinkReset."""
@@ -465,6 +544,11 @@ class World:
                 pairs += [(message, process) for process in sorted(missing) if process not in self.down]
         return pairs
 
+    def list_busy_disks(self) -> list[ProcessId]:
+        """The processes with records that are not durable yet, in the order of the topology."""
+        waiting = self._waiting_for_disk
+        return [process for process in self.disks if process in waiting] if len(waiting) > 1 else list(waiting)
+
     # Inside a step
 
     def _collect(self, target: ProcessId, events: Sequence[Event]) -> Sequence[Event]:
@@ -492,8 +576,9 @@ class World:
         """Hands events to a process; its effects happen now or wait for its disk. Raises ProcessFailedError if the
         process raises."""
         self.steps += 1
+        now = self._local_time(process) if process in self.skews else self.now
         try:
-            effects = self.processes[process].step(events, self._local_time(process) if self.skews else self.now)
+            effects = self.processes[process].step(events, now)
         except Exception as error:
             raise ProcessFailedError(process, self.steps, events, error) from error
         if not effects:
@@ -504,6 +589,8 @@ class World:
             kind = type(effect)
             if self._waiting_for_disk and process in self._waiting_for_disk:
                 self._queue_or_execute(process, effect)
+                if process not in self.processes:
+                    return
             elif kind is Send:
                 self._send(process, effect)  # type: ignore[arg-type]
             elif kind is Deliver:
@@ -512,10 +599,22 @@ class World:
                 self._note(process, effect.name, effect.message, effect.value)  # type: ignore[attr-defined]
             else:
                 self._queue_or_execute(process, effect)
+                if process not in self.processes:
+                    return
+        if self._states_due:
+            self._take_states()
+
+    def _take_states(self) -> None:
+        """Reports to nodes the states of their applications, which are the lists of what they received."""
+        due, self._states_due = self._states_due, []
+        for process, position in due:
+            if process in self.processes:
+                state = array("q", self.history[process][:position])
+                self.step(process, (StateTaken(position, crc32(state)),))
 
     def _local_time(self, process: ProcessId) -> int:
         """The time that a process' clock shows."""
-        offset, drift = self.skews.get(process, (0, 0.0))
+        offset, drift = self.skews[process]
         return max(0, self.now + offset + round(self.now * drift))
 
     def _queue_or_execute(self, process: ProcessId, effect: Effect) -> None:
@@ -523,7 +622,10 @@ class World:
         disk = self.disks[process]
         kind = type(effect)
         if kind is Remember:
-            self.folders[process].remember(effect)  # type: ignore[arg-type]
+            try:
+                self.folders[process].remember(effect)  # type: ignore[arg-type]
+            except OSError:
+                self.crash(process)  # the disk is full: a node stops
         elif kind is Restart:
             self._restart(process, effect)  # type: ignore[arg-type]
         elif kind is SendEach:
@@ -541,9 +643,10 @@ class World:
             self._execute(process, effect)
 
     def _execute(self, process: ProcessId, effect: Effect) -> None:
+        if type(effect) is Send:
+            self._send(process, effect)
+            return
         match effect:
-            case Send():
-                self._send(process, effect)
             case Deliver():
                 self._deliver(process, effect)
             case SetTimer(name, low, high):
@@ -555,8 +658,14 @@ class World:
                 self.timers[process].pop(name, None)
             case Note(name, message, value):
                 self._note(process, name, message, value)
-            case Resolve(message):
+            case Resolve(message, absent):
                 self.resolved.append(message)
+                if self.recorder is not None and not absent:
+                    self.recorder.record_answer(message, self.now)
+            case Close(position):
+                self.closed_until[process] = position, self.now
+                if self.recorder is not None:
+                    self._close(process, position)
             case _:
                 raise AssertionError(f"unknown effect {effect!r}")
 
@@ -603,6 +712,8 @@ class World:
         self.deliveries += 1
         if self.keeps_history:
             self.history[process].append(message.id)
+            if self.folders and self.positions[process] % POSITIONS_PER_STATE == 0:
+                self._states_due.append((process, self.positions[process]))
         if self.recorder is not None:
             self.recorder.record_delivery(
                 process,
@@ -616,6 +727,14 @@ class World:
                 effect.committed_ns,
             )
         self.record_delivered(process, message.id)
+
+    def _close(self, process: ProcessId, position: int) -> None:
+        """Records that a process states deliveries of its group to be closed, if it is the first one."""
+        group = self.topology.group_of(process)
+        assert group is not None, f"process {process} is in no group and closes position {position}"
+        closings = self.closings.setdefault(group, [])
+        if not closings or closings[-1][0] < position:
+            closings.append((position, self.now))
 
     def record_delivered(self, process: ProcessId, message: MessageId) -> None:
         """Counts a message as delivered by a process; completes it after the last one."""
@@ -645,6 +764,8 @@ class World:
             self._install_snapshot(process, int(value))
         elif name == "turned" and value is not None:
             self.configurations[process] = int(value)
+        elif name in ("comparison-split", "comparison-minority"):
+            self.report_violation(process, f"found at position {self.positions[process]} that replicas differ ({name})")
         elif name == "retired":
             self._remove_member(process)
         if self.recorder is not None:

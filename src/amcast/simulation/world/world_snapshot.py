@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from amcast.kernel.effects import Effect
+from amcast.kernel.effects import About, Effect
 from amcast.kernel.events import Event
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
@@ -198,6 +198,12 @@ class BranchingActions(PendingActions):
     def offer_packet(self, number: int, envelope: Envelope) -> None:
         self.offered.append((number, envelope))
         super().offer_packet(number, envelope)
+
+    def offer_packets(
+        self, number: int, source: ProcessId, targets: Sequence[ProcessId], body: Body, about: About, size: int
+    ) -> None:
+        for place, target in enumerate(targets):
+            self.offer_packet(number + place, (source, target, body, about, size, self.world.now))
 
     def advance_snapshot(
         self, snapshot: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]

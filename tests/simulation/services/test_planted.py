@@ -1,0 +1,79 @@
+"""The simulator finds planted mistakes of services, and mutants of the executor, within 200 seeds each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from amcast.lab.service_search import ServiceSearch
+from amcast.services.declaration import Service, describe_service
+from amcast.services.executor import Executor
+from amcast.simulation.services import replicas
+from amcast.simulation.services.drawn_calls import make_load
+from tests.simulation.services import planted
+
+SEEDS = 200
+
+
+def search(
+    service: type[Service], *invariants: Callable[[Mapping[str, Any]], object], faults: str = "all"
+) -> tuple[int, str]:
+    """The first seed that fails, and its story."""
+    for outcome in ServiceSearch(make_load(describe_service(service)), invariants, faults).run(range(SEEDS)):
+        if outcome.status != "holds":
+            return outcome.seed, outcome.story
+    return SEEDS, ""
+
+
+@pytest.mark.parametrize(
+    ("service", "sentence"),
+    [
+        (planted.Tags, "have different states after add"),
+        (planted.Clock, "have different states after touch"),
+        (planted.Dice, "have different states after roll"),
+        (planted.Forgetful, "have different states after add"),
+        (planted.Hasty, "pay yields, and the state has changed"),
+        (planted.Unkeyed, "has no argument of type amcast.Key with this value"),
+    ],
+)
+def test_planted_mistake_is_found(service: type[Service], sentence: str) -> None:
+    seed, story = search(service)
+    assert seed < SEEDS
+    assert sentence in story
+    assert "before that:" in story
+
+
+def test_invariant_between_groups_is_judged() -> None:
+    seed, story = search(planted.Trusting, planted.money_is_conserved)
+    assert seed < SEEDS
+    assert "money_is_conserved does not hold at the end" in story
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        planted.WithoutSessions,
+        planted.WithoutQueue,
+        planted.WithoutReceived,
+        planted.WithoutOwed,
+        planted.Impatient,
+    ],
+)
+def test_mutant_of_the_executor_is_found(mutant: type[Executor], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "Executor", mutant)
+    monkeypatch.setattr("amcast.simulation.services.fuzzer.SETTLE_STEPS", 5_000)
+    seed, story = search(planted.Votes)
+    assert seed < SEEDS
+    assert story
+
+
+def test_the_service_under_the_mutants_is_sound() -> None:
+    outcomes = ServiceSearch(make_load(describe_service(planted.Votes))).run(range(6))
+    assert [outcome.story for outcome in outcomes if outcome.status != "holds"] == []
+    assert len(outcomes) == 6
+
+
+def test_a_seed_repeats_its_run() -> None:
+    runs = [ServiceSearch(make_load(describe_service(planted.Tags))).run_seed(3) for _ in range(2)]
+    assert runs[0].story == runs[1].story
+    assert runs[0].script == runs[1].script

@@ -11,39 +11,59 @@ from typing import TYPE_CHECKING
 from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, Error, UsageError
 
 if TYPE_CHECKING:
-    from amcast.cluster import connect, connect_blocking, run_replica, subscribe
-    from amcast.live.client.blocking_client import BlockingClient
+    from amcast.cluster import connect, connect_blocking, run_replica, run_service, subscribe
+    from amcast.live.client.blocking_client import BlockingClient, BlockingSubscription
     from amcast.live.client.client import Client
     from amcast.live.client.multicaster import Receipt
     from amcast.live.client_batch import Delivery
     from amcast.live.config.cluster import Cluster, read_cluster
-    from amcast.live.host.recent_deliveries import MissedDeliveriesError
+    from amcast.live.host.recent_deliveries import MissedDeliveriesError, NotClosedError
     from amcast.live.membership.topology_follower import RemovedFromGroupError
     from amcast.live.rpc.client import NoAnswerError
     from amcast.live.rpc.subscription import Subscription
+    from amcast.live.server.forked_state import forked
     from amcast.live.server.replica import Replica
+    from amcast.live.server.state_schedule import StateSchedule
+    from amcast.services.calls import Outcome
+    from amcast.services.declaration import At, Key, Service, command, query
+    from amcast.services.errors import CommandError, GroupEndedError, OutcomeUnknownError, ServiceFailedError
 
 __version__ = "0.1.0"
 __all__ = [
+    "At",
     "BlockingClient",
+    "BlockingSubscription",
     "CannotTellError",
     "Client",
     "Cluster",
+    "CommandError",
     "Delivery",
     "DeliveryUnknownError",
     "Error",
+    "GroupEndedError",
+    "Key",
     "MissedDeliveriesError",
     "NoAnswerError",
+    "NotClosedError",
+    "Outcome",
+    "OutcomeUnknownError",
     "Receipt",
     "RemovedFromGroupError",
     "Replica",
+    "Service",
+    "ServiceFailedError",
+    "StateSchedule",
     "Subscription",
     "UsageError",
     "__version__",
+    "command",
     "connect",
     "connect_blocking",
+    "forked",
+    "query",
     "read_cluster",
     "run_replica",
+    "run_service",
     "subscribe",
 ]
 
@@ -51,20 +71,35 @@ if not TYPE_CHECKING:
     from importlib import import_module
 
     _MODULES = {
+        "At": "amcast.services.declaration",
         "BlockingClient": "amcast.live.client.blocking_client",
+        "BlockingSubscription": "amcast.live.client.blocking_client",
         "Client": "amcast.live.client.client",
         "Cluster": "amcast.live.config.cluster",
+        "CommandError": "amcast.services.errors",
         "Delivery": "amcast.live.client_batch",
+        "GroupEndedError": "amcast.services.errors",
+        "Key": "amcast.services.declaration",
         "MissedDeliveriesError": "amcast.live.host.recent_deliveries",
         "NoAnswerError": "amcast.live.rpc.client",
+        "NotClosedError": "amcast.live.host.recent_deliveries",
+        "Outcome": "amcast.services.calls",
+        "OutcomeUnknownError": "amcast.services.errors",
         "Receipt": "amcast.live.client.multicaster",
         "RemovedFromGroupError": "amcast.live.membership.topology_follower",
         "Replica": "amcast.live.server.replica",
+        "Service": "amcast.services.declaration",
+        "ServiceFailedError": "amcast.services.errors",
+        "StateSchedule": "amcast.live.server.state_schedule",
         "Subscription": "amcast.live.rpc.subscription",
+        "command": "amcast.services.declaration",
         "connect": "amcast.cluster",
         "connect_blocking": "amcast.cluster",
+        "query": "amcast.services.declaration",
+        "forked": "amcast.live.server.forked_state",
         "read_cluster": "amcast.live.config.cluster",
         "run_replica": "amcast.cluster",
+        "run_service": "amcast.cluster",
         "subscribe": "amcast.cluster",
     }
     """Modules of the live system, imported on first use: the laboratory works without sockets."""

@@ -1,6 +1,7 @@
 """A cluster of hosts inside the test process, over real sockets on loopback, and checks of its trace."""
 
 import asyncio
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
@@ -46,8 +47,15 @@ def run(main: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
         async with asyncio.timeout(timeout_s):
             await main
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    leaks: list[warnings.WarningMessage] = []
+    try:
         runner.run(limited())
+    finally:
+        with warnings.catch_warnings(record=True) as leaks:
+            warnings.simplefilter("always")  # a loop that may not warn of an open connection never closes
+            runner.close()
+    assert not leaks, f"left open: {[str(leak.message) for leak in leaks]}"
 
 
 class Cluster:
@@ -94,7 +102,7 @@ class Cluster:
             recorder=self.recorder,
             step_log=steps,
             store=store,
-            on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect)),
+            on_deliver=lambda effect: self.delivered[me].extend(batch_deliveries(effect, self.topology)),
         )
         self.replicas[me] = runtime
         self.hosts[me] = runtime.host

@@ -51,9 +51,10 @@ class Scene:
 
     async def follow(self) -> None:
         """Subscribes from the first delivery on."""
-        async for delivery in subscribe(self.cluster, "orders", since=0):
-            if delivery.place == 0:
-                self.read.append((delivery.position, delivery.message))
+        async with subscribe(self.cluster, "orders", since=0) as deliveries:
+            async for delivery in deliveries:
+                if delivery.place == 0:
+                    self.read.append((delivery.position, delivery.message))
 
     async def more(self, count: int) -> None:
         """Waits until a number of further messages is acknowledged."""
@@ -100,7 +101,7 @@ def staged(
     timeout_s: float = 240,
     **fields: Any,
 ) -> Run:
-    """Starts a cluster, runs traffic and the scenario, waits until it settles, stops; then checks P1 to P8 and all
+    """Starts a cluster, runs traffic and the scenario, waits until it settles, stops; then checks P1 to P9 and all
     receipts."""
     file = folder / "cluster.toml"
     settings = {"protocol": "primcast", "durability": "os", "trace": {"mode": "deliveries", "folder": "run"}, **fields}

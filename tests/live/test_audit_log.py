@@ -11,7 +11,7 @@ import pytest
 
 from amcast.cluster import connect, local_cluster
 from amcast.kernel.errors import UsageError
-from amcast.live.audit_log import OPERATOR_ACTIONS, AuditLog, audit_log, close_audit, configure_audit
+from amcast.live.audit_log import MAX_NAMES, OPERATOR_ACTIONS, AuditLog, audit_log, close_audit, configure_audit
 from amcast.live.config.certificates import make_certificates
 from amcast.live.rpc.client import NoAnswerError, RpcClient
 from amcast.live.rpc.messages import GetNodeStatus, Subscribe
@@ -44,6 +44,41 @@ def test_flood_of_one_action_is_counted_and_hides_no_operator(lines: io.StringIO
     assert sum(one["action"] == "connected" for one in found) == 1
     assert found[-1] == found[-1] | {"action": "omitted", "of": "refused", "lines": 95}
     assert audit.omitted == 95
+
+
+def test_flood_of_one_peer_hides_nothing_of_others(lines: io.StringIO) -> None:
+    """Peers that fail to identify themselves, and a client, each until their lines are used up."""
+    audit = AuditLog(max_lines=5, window_s=60)
+    for number in range(100):
+        audit.record("refused", "", f"10.0.0.1:{number}", reason="TLS")
+        audit.record("refused", "client guest", "10.0.0.2:1", reason="no")
+    audit.record("refused", "client thief", "10.0.0.3:1", reason="it may not read group 0")
+    found = entries(lines)
+    assert found[-1]["who"] == "client thief"
+    assert len(found) == 11
+    audit.flush()
+    assert [(one["of"], one.get("who"), one["lines"]) for one in entries(lines)[11:]] == [
+        ("refused", None, 95),
+        ("refused", "client guest", 95),
+    ]
+
+
+def test_number_of_names_is_bounded(lines: io.StringIO) -> None:
+    audit = AuditLog(max_lines=5, window_s=60)
+    for number in range(3 * MAX_NAMES):
+        audit.record("refused", f"10.0.{number // 250}.{number % 250}")
+    assert len(entries(lines)) == MAX_NAMES + 5
+    assert audit.omitted == 2 * MAX_NAMES - 5
+
+
+def test_omitted_lines_are_counted_when_a_window_ends(lines: io.StringIO) -> None:
+    audit = AuditLog(max_lines=2, window_s=60)
+    for _ in range(6):
+        audit.record("refused", "client guest")
+    audit._began -= 60
+    audit.record("connected", "client till")
+    actions = [one["action"] for one in entries(lines)]
+    assert actions == ["refused", "refused", "omitted", "connected"]
 
 
 def test_line_stays_one_line_whatever_a_peer_says(lines: io.StringIO) -> None:

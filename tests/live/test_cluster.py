@@ -1,13 +1,16 @@
 """A cluster of real operating-system processes: cluster.toml, start, kill -9, stop, and its run folder."""
 
 import asyncio
+import platform
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from amcast.assembly import build_node_spec
-from amcast.cluster import cluster_spec, connect, local_cluster
+from amcast.check.judge import judge
+from amcast.cluster import assemble, cluster_spec, connect, local_cluster
 from amcast.kernel.effects import SendEach
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.events import Requests
@@ -64,6 +67,11 @@ def test_trace_of_real_processes_satisfies_the_order_properties(tmp_path: Path) 
     assert 30 <= len(found.multicasts["message"]) < 300
     assert len(found.deliveries["message"]) == sum(map(len, found.multicasts["destinations"])) < expected
     assert sorted(found.processes["process"]) == [0, 1, 2, 100, 101, 102]
+    assert set(found.processes["host"]) == {platform.node()}
+    assert found.answers is not None
+    assert sorted(found.answers["message"]) == sorted(found.multicasts["message"])
+    sent = dict(zip(found.multicasts["message"], found.multicasts["at_ns"], strict=True))
+    assert all(at > sent[m] for m, at in zip(found.answers["message"], found.answers["at_ns"], strict=True))
     assert found.packets is not None
     assert len(found.packets) > 200
     spec = cluster_spec(cluster)
@@ -71,6 +79,32 @@ def test_trace_of_real_processes_satisfies_the_order_properties(tmp_path: Path) 
         me = read_header(file).process
         fresh = spec.process(me, cluster.topology, spec.configure(cluster.options))
         assert replay(file, Codec(spec.wire_bodies(), spec.records), fresh) > 10
+
+
+@pytest.mark.live
+def test_trace_of_a_cluster_in_the_real_time_setting_is_in_real_time_order(tmp_path: Path) -> None:
+    trace = {"mode": "full", "folder": "runs/one"}
+    cluster = configured(tmp_path, protocol="primcast", order="real-time", trace=trace)
+    node = assemble(cluster).node
+    assert node is not None
+    assert node.real_time is not None
+
+    async def clients(recorder: FolderRecorder) -> None:
+        await asyncio.gather(*(talk(cluster, me, recorder, 100) for me in (100, 101, 102)))
+
+    claims = msgspec.structs.replace(CLAIMS, real_time=True)
+    folder = FolderRecorder(cluster.trace_folder, Meta(run=cluster.run, claims=claims), writer="clients")
+    with folder as recorder, local_cluster(cluster):
+        run(clients(recorder))
+    found = read_run(tmp_path / "runs" / "latest")
+    holds(found)
+    assert judge(found).properties["P9"].verdict == "holds"
+    assert found.answers is not None
+    assert sorted(found.answers["message"]) == sorted(found.multicasts["message"])
+    assert found.packets is not None
+    bodies = {body for batch in found.packets.batches("body") for body in batch["body"]}
+    assert "OrderReport" in bodies
+    assert "Reply" not in bodies
 
 
 def test_step_log_contains_request_batches_and_replies(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
     {"at": 1763420000.123456, "node": "orders/1", "action": "connected", "who": "client till", "address": "10.0.0.9:47"}
 
 `docs/operate.md` lists the actions. Lines go to the logger `amcast.audit`: to the node's log, or to a file of their own
-where cluster.toml sets `audit`. What peers can cause is limited to MAX_LINES lines of each action in WINDOW_S seconds,
-and a later line counts those that were left out; what operators do is always written.
+where cluster.toml sets `audit`. What peers can cause is limited to MAX_LINES lines of each action and name in WINDOW_S
+seconds, and a later line counts those that were left out: a flood of one peer, or of unknown ones, hides nothing that
+others do. What operators do is always written.
 """
 
 import json
@@ -24,6 +25,8 @@ OPERATOR_ACTIONS: Final = frozenset(
 """Actions that are never left out."""
 MAX_LINES: Final = 200
 WINDOW_S: Final = 5.0
+MAX_NAMES: Final = 1000
+"""Pairs of an action and a name that are limited apart; with more, the rest of them count as unknown peers."""
 
 
 class AuditLog:
@@ -34,8 +37,10 @@ class AuditLog:
         """Lines that were left out, over all actions."""
         self._max_lines = max_lines
         self._window_s = window_s
-        self._windows: dict[str, tuple[float, int]] = {}
-        """Action -> start of its window, and number of lines since."""
+        self._began = time.monotonic()
+        """When this window began."""
+        self._counts: dict[tuple[str, str], int] = {}
+        """By action and name: lines since. The name of unknown peers is empty."""
 
     def record(self, action: str, who: str = "", address: str = "", **details: Any) -> None:
         """Writes one line. The action is a constant of the program; empty fields are left out."""
@@ -45,25 +50,25 @@ class AuditLog:
             log.info("audit", extra={"audit": entry})
             return
         now = time.monotonic()
-        began, count = self._windows.get(action, (now, 0))
-        if now - began >= self._window_s:
-            self._report_omitted(action, count)
-            began, count = now, 0
-        self._windows[action] = (began, count + 1)
-        if count < self._max_lines:
+        if now - self._began >= self._window_s:
+            self.flush()
+            self._began = now
+        counts, key = self._counts, (action, who)
+        if key not in counts and len(counts) >= MAX_NAMES:
+            key = (action, "")
+        count = counts[key] = counts.get(key, 0) + 1
+        if count <= self._max_lines:
             log.info("audit", extra={"audit": entry})
         else:
             self.omitted += 1
 
     def flush(self) -> None:
-        """Writes how many lines were left out so far, and starts new windows."""
-        for action, (_, count) in self._windows.items():
-            self._report_omitted(action, count)
-        self._windows.clear()
-
-    def _report_omitted(self, action: str, count: int) -> None:
-        if count > self._max_lines:
-            log.info("audit", extra={"audit": {"action": "omitted", "of": action, "lines": count - self._max_lines}})
+        """Writes how many lines were left out so far, and starts a new window."""
+        for (action, who), count in self._counts.items():
+            if count > self._max_lines:
+                omitted = {"action": "omitted", "of": action, "who": who, "lines": count - self._max_lines}
+                log.info("audit", extra={"audit": {name: value for name, value in omitted.items() if value != ""}})
+        self._counts.clear()
 
 
 audit_log: Final = AuditLog()

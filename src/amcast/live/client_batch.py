@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from amcast.kernel.effects import Deliver
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import is_change
+from amcast.kernel.topology import Topology
 
 MAX_BATCH_MESSAGES: Final = 4096
 """Maximum number of payloads in a batch."""
@@ -34,8 +35,12 @@ class Delivery(NamedTuple):
     position: int
     """The position of the batch in the order of its replica, over all incarnations: where a reader can resume."""
     sender: ProcessId
-    destinations: tuple[GroupId, ...]
+    destinations: tuple[str, ...]
+    """The names of the destination groups."""
     payload: bytes
+    is_replayed: bool = False
+    """An earlier run of the program may have received it: it is repeated from a log. Effects outside of the
+    application's state may have happened already."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -60,12 +65,14 @@ def batch_size(payload: bytes) -> int:
     return 1
 
 
-def batch_deliveries(effect: Deliver) -> list[Delivery]:
+def batch_deliveries(effect: Deliver, topology: Topology) -> list[Delivery]:
     """Opens a delivered batch, in order."""
-    return message_deliveries(effect.message, effect.position)
+    return message_deliveries(effect.message, effect.position, topology)
 
 
-def message_deliveries(message: Message, position: int) -> list[Delivery]:
+def message_deliveries(
+    message: Message, position: int, topology: Topology, is_replayed: bool = False
+) -> list[Delivery]:
     """Opens a batch that was delivered at a position. A change of members has a position like any message and contains
     no delivery for an application: hosts and subscriptions follow it themselves."""
     if is_change(message):
@@ -74,5 +81,7 @@ def message_deliveries(message: Message, position: int) -> list[Delivery]:
         payloads = _decoder.decode(message.payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         payloads = [message.payload]
-    id, sender, groups = message.id, message.sender, message.destinations
-    return [Delivery(id, place, position, sender, groups, payload) for place, payload in enumerate(payloads)]
+    id, sender, names = message.id, message.sender, topology.names_of(message.destinations)
+    return [
+        Delivery(id, place, position, sender, names, payload, is_replayed) for place, payload in enumerate(payloads)
+    ]

@@ -11,5 +11,9 @@ class CorruptedFrameError(BadFrameError):
     """A frame whose checksum does not match: its bytes were changed on their way, and the link sends it again."""
 
 
+class DivergedError(Error):
+    """A replica has stopped, because a majority of its group contradicts what it delivered or its state."""
+
+
 class RefusedError(Error):
     """The other side sent something that is not allowed. The connection ends and the sentence is sent to it."""

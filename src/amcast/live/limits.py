@@ -28,8 +28,15 @@ class Limits(Config, frozen=True):
     unordered_bytes: int = 64 * MIB
     """Client payload that a gateway has requested and that is not ordered yet (a group may have lost its majority).
     With more, it reads nothing from clients until half of this is left."""
+    client_unordered_bytes: int = 32 * MIB
+    """The same for the clients of one name (without TLS: of one address)."""
     recent_bytes: int = 16 * MIB
     """Recent deliveries that a replica keeps for subscribers that come back; older ones have expired."""
+    retained_bytes: int = 0
+    """Deliveries that a replica keeps on disk for subscribers, also over restarts
+    (`live/storage/delivery_archive.py`); older ones are removed. 0: none. At least 1 MiB."""
+    retained_s: float = 7 * 24 * 3600.0
+    """How long a replica keeps them; older ones are removed even if there is space."""
     coalesce_us: int = 1000
     """The longest sleep of leaders and gateways after a busy tick (`live/host/wakeup_coalescer.py`); 0: none."""
     follower_delay_us: int = 1_000_000
@@ -56,15 +63,22 @@ class Limits(Config, frozen=True):
     """A connection without received bytes for this long is closed and dialled again."""
     client_link_ttl_s: float = 60.0
     """The link of a client that is disconnected for longer is dropped; a new one starts when it comes back."""
+    scrub_bytes_per_s: int = 1 * MIB
+    """How fast a node reads its log again to find damage (`storage/scrubber.py`); 0: never."""
+    scrub_pause_s: float = 600.0
+    """How long it waits after it has read the whole log."""
     reconnect_min_s: float = 0.02
     reconnect_max_s: float = 2.0
     """Back-off between attempts to connect."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            value, least = getattr(self, name), 0 if name.endswith("_us") else 1
+            may_be_0 = name.endswith("_us") or name.startswith("scrub_") or name == "retained_bytes"
+            value, least = getattr(self, name), 0 if may_be_0 else 1
             if value < 0 or (value == 0 and least):
                 raise UsageError(f"limits.{name} = {value}; expected {'more than 0' if least else '0 or more'}")
+        if 0 < self.retained_bytes < MIB:
+            raise UsageError(f"limits.retained_bytes = {self.retained_bytes}; expected 0, or at least 1 MiB")
         if self.frame_bytes < 2 * self.message_bytes:
             raise UsageError(
                 f"limits.frame_bytes = {self.frame_bytes}; expected at least twice message_bytes"

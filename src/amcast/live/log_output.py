@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
 
 log = logging.getLogger("amcast.live")
@@ -21,8 +22,14 @@ WINDOW_S: Final = 5.0
 class RateLimitedLog:
     """Counts lines of each kind and suppresses those over the limit."""
 
-    def __init__(self, max_lines: int = MAX_LINES, window_s: float = WINDOW_S) -> None:
+    def __init__(
+        self,
+        max_lines: int = MAX_LINES,
+        window_s: float = WINDOW_S,
+        read_clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.suppressed = 0
+        self._read_clock = read_clock
         self._max_lines = max_lines
         self._window_s = window_s
         self._kinds: dict[str, tuple[float, int]] = {}
@@ -30,7 +37,7 @@ class RateLimitedLog:
 
     def warn(self, kind: str, text: str, *values: object) -> None:
         """Logs one warning. The kind must be a constant of the program, never text from a peer."""
-        now = time.monotonic()
+        now = self._read_clock()
         began, count = self._kinds.get(kind, (now, 0))
         if now - began >= self._window_s:
             if count > self._max_lines:

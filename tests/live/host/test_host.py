@@ -29,7 +29,7 @@ async def multicast_randomly(client: Client, count: int, seed: int) -> int:
     async def multicast_share(share: list[tuple[int, ...]]) -> None:
         for groups in share:
             receipt = await client.multicast(groups, rng.randbytes(rng.randint(0, 100)))
-            assert receipt.destinations == tuple(sorted(groups))
+            assert receipt.destinations == tuple(str(group) for group in sorted(groups))
 
     await asyncio.gather(*(multicast_share(plans[start::5]) for start in range(5)))
     return sum(map(len, plans))
@@ -143,8 +143,10 @@ def test_payload_other_than_bytes_is_refused_and_spoils_no_batch() -> None:
             changing[:] = b"later."
             assert [isinstance(one, UsageError) for one in outcomes] == [False, False, True, True, True, False]
             assert [str(one) for one in outcomes[2:5]] == [sentence for _, sentence in wrong]
-            with pytest.raises(UsageError, match="destinations: the text 'a'; expected a set of groups"):
+            with pytest.raises(UsageError, match="destinations: group 'a' does not exist"):
                 await client.multicast("a", b"x")
+            with pytest.raises(UsageError, match=r"destinations = None; expected a group or a set of groups"):
+                await client.multicast(None, b"x")  # type: ignore[arg-type]
             with pytest.raises(UsageError, match="timeout_s = 0; expected more than 0 seconds"):
                 await client.multicast({0}, b"x", timeout_s=0)
             await made.settled(3)

@@ -162,11 +162,11 @@ def test_bundle_with_another_message_count_is_noticed() -> None:
 def test_waiting_reader_wakes_once_per_bundle() -> None:
     async def main() -> None:
         recent = RecentDeliveries(PLENTY, bundle_messages)
-        waiting = asyncio.ensure_future(recent.wait_for_delivery(10))
+        waiting = asyncio.ensure_future(recent.wait_for_news(10))
         await asyncio.sleep(0)
         add_next(recent, 5)
         assert await waiting
-        assert not await recent.wait_for_delivery(0.01)
+        assert not await recent.wait_for_news(0.01)
         assert len(recent.read_from(0, PLENTY)) == 5
 
     run(main())

@@ -18,12 +18,20 @@ def delivery_of(count: int, size: int = 1) -> Deliver:
     return Deliver(make_bundle(gateway_sender(0, 0), 0, (0, 1), parts), 0, message_count=count)
 
 
+def leads() -> bool:
+    return True
+
+
+def follows() -> bool:
+    return False
+
+
 def sleeps_after(count: int, size: int = 1, most_us: int = 1000) -> list[float]:
     """The sleeps of a leader after a delivery."""
     sleeps: list[float] = []
-    coalescer = WakeupCoalescer(most_us, sleeps.append)
+    coalescer = WakeupCoalescer(most_us, leads, sleeps.append)
     coalescer.record_delivery(delivery_of(count, size))
-    coalescer.end_tick(0, is_leader=True)
+    coalescer.end_tick(0)
     return sleeps
 
 
@@ -39,35 +47,37 @@ def test_sleep_grows_with_messages_up_to_the_limit() -> None:
 
 def test_sleeps_continue_between_deliveries_and_end_with_them() -> None:
     sleeps: list[float] = []
-    coalescer = WakeupCoalescer(1000, sleeps.append)
+    coalescer = WakeupCoalescer(1000, leads, sleeps.append)
     coalescer.record_delivery(delivery_of(100))
-    coalescer.end_tick(0, is_leader=True)
-    coalescer.end_tick(ACTIVE_NS, is_leader=True)
+    coalescer.end_tick(0)
+    coalescer.end_tick(ACTIVE_NS)
     assert len(sleeps) == 2
-    coalescer.end_tick(ACTIVE_NS + 1, is_leader=True)
+    coalescer.end_tick(ACTIVE_NS + 1)
     assert len(sleeps) == 2
     coalescer.record_delivery(delivery_of(100))
-    coalescer.end_tick(ACTIVE_NS + 2, is_leader=True)
+    coalescer.end_tick(ACTIVE_NS + 2)
     coalescer.record_delivery(delivery_of(1))
-    coalescer.end_tick(ACTIVE_NS + 3, is_leader=True)
+    coalescer.end_tick(ACTIVE_NS + 3)
     assert len(sleeps) == 3, "a lone message ends it at once"
 
 
 def test_follower_does_not_sleep() -> None:
     sleeps: list[float] = []
-    coalescer = WakeupCoalescer(1000, sleeps.append)
+    led: list[int] = []
+    coalescer = WakeupCoalescer(1000, lambda: bool(led), sleeps.append)
     for now in range(3):
         coalescer.record_delivery(delivery_of(100))
         coalescer.end_tick(now)
     assert sleeps == [], "its primary waits for it"
     assert coalescer.is_busy
-    coalescer.end_tick(3, is_leader=True)
+    led.append(3)
+    coalescer.end_tick(3)
     assert len(sleeps) == 1, "until it leads"
 
 
 def test_gateway_sleeps_while_clients_send_requests() -> None:
     sleeps: list[float] = []
-    coalescer = WakeupCoalescer(1000, sleeps.append)
+    coalescer = WakeupCoalescer(1000, follows, sleeps.append)
     coalescer.record_request(0)
     coalescer.end_tick(0)
     assert sleeps == [], "nothing was delivered yet"

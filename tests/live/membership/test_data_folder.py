@@ -11,6 +11,7 @@ from amcast import cluster as service
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.config.cluster import format_toml, read_cluster
 from amcast.live.membership.data_folder import FILE
+from amcast.live.membership.topology_follower import FILE as MEMBERS
 from amcast.live.operations.local_cluster import find_free_ports, format_local_config
 from amcast.live.storage.system_files import SystemFiles
 from amcast.storage.identity import read_identity
@@ -79,6 +80,18 @@ def test_folder_of_an_older_format_is_refused(tmp_path: Path, capsys: pytest.Cap
     owner.write_text(owner.read_text().replace(',"format":3', ""))
     assert service.main([str(file), "orders/1"]) == 64
     assert "a data folder of format 1; expected format 3" in capsys.readouterr().err
+
+
+def test_members_with_a_flipped_bit_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another digit would be another member."""
+    file = cluster_file(tmp_path, "cluster.toml", durability="os")
+    begun(file)
+    members = tmp_path / "data" / "process-00000" / MEMBERS
+    data = bytearray(members.read_bytes())
+    data[data.index(b'"members":[0]') + 11] ^= 1
+    members.write_bytes(data)
+    assert service.main([str(file), "orders/1"]) == 64
+    assert "expected the members that this node stored. Empty the folder, and admit the node" in capsys.readouterr().err
 
 
 def test_log_durability_may_follow_memory_durability(tmp_path: Path) -> None:

@@ -62,11 +62,15 @@ class Group:
 
     async def start(self, *names: str) -> None:
         for name in names:
-            self.running[name] = await run_replica(self.cluster, name).__aenter__()
+            replica = self.running[name] = run_replica(self.cluster, name)
+            await replica.open()
 
     async def stop(self, *names: str) -> None:
         for name in names:
-            await self.running.pop(name).__aexit__(None, None, None)
+            replica = self.running.pop(name)
+            await replica.close()
+            if replica.failed.done():
+                raise CannotTellError(f"replica {name} has stopped: {replica.failed.result()}")
 
     def watch(self, name: str) -> StatusReporter:
         return watch_of(self.running[name])

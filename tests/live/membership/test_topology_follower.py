@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amcast.cluster import connect, run_replica, subscribe
-from amcast.kernel.errors import UsageError
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.reconfiguration import encode_change
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
@@ -241,6 +241,41 @@ def test_absent_replica_learns_of_its_groups_changes(tmp_path: Path, monkeypatch
     run(main(), timeout_s=60)
 
 
+def test_replica_without_usable_records_asks_the_members_that_its_group_has_now(tmp_path: Path) -> None:
+    """Its file and the first records of its log name members that are gone."""
+
+    async def main() -> None:
+        first = cluster = plain(tmp_path, {"orders": 3}, durability="os")
+        async with AsyncExitStack() as stack:
+            survivor = run_replica(cluster, "orders/1")
+            async with survivor:
+                for name in ("orders/2", "orders/3"):
+                    await stack.enter_async_context(run_replica(cluster, name))
+                client = await stack.enter_async_context(connect(cluster))
+                for number, leaver in ((4, "orders/2"), (5, "orders/3")):
+                    await client.multicast(["orders"], b"x")
+                    address = f"127.0.0.1:{find_free_ports(1)[0]}"
+                    cluster = await order(cluster, changes.ReplicaChange(f"orders/{number}", address))
+                    late = await stack.enter_async_context(run_replica(cluster, f"orders/{number}"))
+                    await until(late.runtime.caught_up.is_set)
+                    cluster = await order(cluster, changes.ReplicaChange(leaver))
+                await client.multicast(["orders"], b"y")
+                await until(lambda: survivor.position == late.position)
+            log = cluster.data_folder(0) / "00000001.log"
+            data = bytearray(log.read_bytes())
+            data[600] ^= 1
+            log.write_bytes(data)
+            with pytest.raises(CannotTellError, match="its records were put aside, and its group sends it its state"):
+                async with run_replica(first, "orders/1") as doubtful:
+                    await until(doubtful.host.ended.done)
+            async with run_replica(first, "orders/1") as healed:
+                await until(lambda: healed.position == late.position > 4)
+                await client.multicast(["orders"], b"z")
+                await until(lambda: healed.position == late.position)
+
+    run(main(), timeout_s=60)
+
+
 def test_change_is_refused_where_members_are_fixed(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 1}, members={"change": False})
@@ -260,14 +295,20 @@ def test_removal_without_remaining_quorum_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = plain(tmp_path, {"orders": 3})
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport())
-        async with run_replica(cluster, "orders/1"), run_replica(cluster, "orders/2"):
-            for node, fits in (("orders/3", True), ("orders/1", False)):
-                replica_change = changes.ReplicaChange(node)
-                topology = changes.next_topology(cluster, replica_change)
-                if fits:
-                    await changes.check_remaining_quorum(asker, topology, replica_change)
-                    continue
-                with pytest.raises(UsageError, match=r"of the 2 replicas that would remain in orders, 1 answer"):
-                    await changes.check_remaining_quorum(asker, topology, replica_change)
+
+        async def check(node: str) -> None:
+            replica_change = changes.ReplicaChange(node)
+            await changes.check_remaining_quorum(asker, changes.next_topology(cluster, replica_change), replica_change)
+
+        async with run_replica(cluster, "orders/1") as one, run_replica(cluster, "orders/2") as two:
+            # Both wait for the third: of a new group, all members must be there once.
+            with pytest.raises(UsageError, match=r"remain in orders, 2 answer and 0 have the group's state"):
+                await check("orders/3")
+            async with run_replica(cluster, "orders/3"):
+                for replica in (one, two):
+                    assert await replica.runtime.wait_admitted(10), replica.runtime.status.admission_reason()
+            await check("orders/3")
+            with pytest.raises(UsageError, match=r"of the 2 replicas that would remain in orders, 1 answer and 1 have"):
+                await check("orders/1")
 
     run(main())

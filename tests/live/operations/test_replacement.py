@@ -8,7 +8,7 @@ import pytest
 
 from amcast.check.judge import judge
 from amcast.cli.main import run as command
-from amcast.cluster import connect, local_cluster
+from amcast.cluster import connect, local_cluster, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.operations import replacement as replacing
 from amcast.live.operations.cluster_status import wait_until_ready
@@ -64,6 +64,20 @@ def test_new_machine_replaces_a_dead_node(tmp_path: Path, capsys: pytest.Capture
         running.wait_until_settled()
     report = judge(read_run(cluster.trace_folder))
     assert report.verdict == "holds", "\n".join(report.story())
+
+
+def test_folder_of_a_refused_hosted_program_can_be_prepared(tmp_path: Path) -> None:
+    """The start that was refused has left the journal of the program's application."""
+    cluster = plain(tmp_path, {"orders": 3}, durability="os")
+
+    async def start() -> None:
+        async with run_replica(cluster, "orders/2", lambda delivery: None, take=bytes, install=lambda *_: None):
+            pass
+
+    run(start())
+    assert (cluster.data_folder(1) / "application").is_dir()
+    assert replacing.prepare_replacement(cluster, "orders/2", None, incarnation=7) == 7
+    assert sorted(file.name for file in cluster.data_folder(1).iterdir()) == ["identity", "identity.copy", "lock"]
 
 
 def test_replacement_requires_a_protocol_that_tolerates_amnesia(

@@ -131,7 +131,7 @@ def test_expired_position_raises_missed_deliveries(tmp_path: Path) -> None:
             slow = client.deliveries("orders", since=0)
             await read_nothing_while(talk(client, 0, 60))
             with pytest.raises(
-                MissedDeliveriesError, match=r"group 0: deliveries 0 to \d+ are no longer kept"
+                MissedDeliveriesError, match=r"group orders: deliveries 0 to \d+ are no longer kept"
             ) as missed:
                 await read(slow, 1)
             first = missed.value.first
@@ -188,16 +188,16 @@ def test_impossible_subscriptions_raise_errors(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="group 'nobody' does not exist"):
             subscribe(cluster, "nobody")
         asker = RpcClient(cluster.name, cluster.addresses, cluster.limits)
-        members = cluster.topology.members(0)
-        with pytest.raises(CannotTellError, match="no replica of group 0 answered for"):
-            await read(Subscription(asker, 0, members, since=0, timeout_s=0.2), 1)
-        with pytest.raises(CannotTellError, match="0 of 3 replicas of group 0 answer"):
-            await read(Subscription(asker, 0, members, timeout_s=0.2), 1)
+        topology = cluster.topology
+        with pytest.raises(CannotTellError, match="no replica of group orders answered for"):
+            await read(Subscription(asker, 0, topology, since=0, timeout_s=0.2), 1)
+        with pytest.raises(CannotTellError, match="0 of 3 replicas of group orders answer"):
+            await read(Subscription(asker, 0, topology, timeout_s=0.2), 1)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(Members(cluster))
             stranger = RpcClient("another", cluster.addresses, cluster.limits)
-            with pytest.raises(CannotTellError, match="no replica of group 0 answered"):
-                await read(Subscription(stranger, 0, members, since=0, timeout_s=0.2), 1)
+            with pytest.raises(CannotTellError, match="no replica of group orders answered"):
+                await read(Subscription(stranger, 0, topology, since=0, timeout_s=0.2), 1)
 
     run(main())
 
@@ -210,8 +210,52 @@ def test_blocking_client_reads_deliveries(tmp_path: Path) -> None:
         for number in range(3):
             client.multicast({"orders"}, b"%d" % number)
         assert [next(deliveries).payload for _ in range(3)] == [b"0", b"1", b"2"]
-        again = client.deliveries("orders", since=0)
-        assert [next(again).payload for _ in range(3)] == [b"0", b"1", b"2"]
+        with client.deliveries("orders", since=0) as again:
+            assert [next(again).payload for _ in range(3)] == [b"0", b"1", b"2"]
+            assert again.read(timeout_s=0.05) is None
+            client.multicast("orders", b"3")
+            delivery = again.read(timeout_s=30)
+            assert delivery is not None
+            assert (delivery.payload, delivery.destinations) == (b"3", ("orders",))
+    with pytest.raises(UsageError, match="the client of this subscription is closed"):
+        again.read()
+
+
+def test_reader_that_stops_waiting_loses_nothing(tmp_path: Path) -> None:
+    """A cancelled `anext` must not leave half of a reply behind, whenever it is cancelled."""
+
+    async def main() -> None:
+        cluster = configured(tmp_path)
+        async with Members(cluster), connect(cluster) as client:
+            deliveries = client.deliveries("orders", since=0)
+            payloads: list[bytes] = []
+            talking = asyncio.create_task(talk(client, 0, 60))
+            while len(payloads) < 40:
+                delivery = await deliveries.read(timeout_s=0.002)
+                if delivery is not None:
+                    payloads.append(delivery.payload)
+            assert deliveries.switches == 0, "it reads from the same replica all the time"
+            while len(payloads) < 60:
+                try:
+                    async with asyncio.timeout(0.3):
+                        payloads.append((await anext(deliveries)).payload)
+                except TimeoutError:
+                    continue
+            await talking
+            assert payloads == [b"%d" % number for number in range(60)]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await anext(deliveries)
+            await talk(client, 60, 1)
+            assert (await anext(deliveries)).payload == b"60"
+            assert await deliveries.read(timeout_s=0.01) is None
+            waiting = asyncio.create_task(deliveries.read())
+            await asyncio.sleep(0.01)
+            deliveries.close()
+            with pytest.raises(CannotTellError, match="group orders was closed while it was read"):
+                await waiting
+
+    run(main())
 
 
 def test_recent_deliveries_are_contiguous_and_bounded() -> None:

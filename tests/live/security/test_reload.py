@@ -4,6 +4,7 @@ connections that are open."""
 import re
 import shutil
 import ssl
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -69,6 +70,44 @@ def test_new_authority_ends_trust_in_the_old_one(tmp_path: Path) -> None:
                 await till.multicast({"orders", "stock"}, b"after", timeout_s=20)
 
     run(main(), timeout_s=60)
+
+
+def test_authority_replaced_during_a_reload_is_a_change_at_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reload may still trust the old authority: what it lets in must end with the second one."""
+    made = secured(tmp_path)
+    security = made.node_transport("orders/1").security
+    assert security is not None
+    make_contexts = security._make_contexts
+
+    def make_contexts_of_the_old_files() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        contexts = make_contexts()
+        shutil.rmtree(tmp_path / "certs")
+        certs.make_certificates(made)
+        return contexts
+
+    with monkeypatch.context() as patch:
+        patch.setattr(security, "_make_contexts", make_contexts_of_the_old_files)
+        security.reload()
+    assert security.reload()
+    assert not security.reload()
+
+
+def test_no_session_can_be_resumed_without_a_certificate(tmp_path: Path) -> None:
+    made = secured(tmp_path)
+    node, till = made.node_transport("orders/1").security, made.client_transport("till").security
+    assert node is not None
+    assert till is not None
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server, client = node.server.wrap_bio(there, back, server_side=True), till.client.wrap_bio(back, there)
+    for _ in range(3):
+        for end in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    server.write(b"x")
+    assert client.read() == b"x"
+    assert client.session is None or not client.session.has_ticket
 
 
 def test_renewed_certificate_of_the_same_authority_ends_nothing(tmp_path: Path) -> None:

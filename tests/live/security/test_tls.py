@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import cluster_spec, connect
+from amcast.cluster import cluster_spec, connect, run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message, Request
 from amcast.live.config import certificates as certs
 from amcast.live.config.cluster import read_cluster
 from amcast.live.errors import RefusedError
 from amcast.live.log_output import configure_logging
+from amcast.live.rpc.client import NoAnswerError, RpcClient
+from amcast.live.rpc.messages import FetchState
 from amcast.live.security.permissions import FIRST_CLIENT_ID, IDS_PER_CLIENT, Subject
 from amcast.live.security.tls import Security
 from amcast.live.server.node import reload_configuration
@@ -277,7 +279,7 @@ def test_certificate_of_another_authority_is_reported_at_start(tmp_path: Path) -
         ("[clients.a]\nid = 1\n[clients.b]", "clients.b.id = 1; a has this id already"),
         ("[clients.' a']", "clients: the name ' a'; expected one without spaces around it"),
         ("[clients.a]\nrights = 1", "unknown field `rights`"),
-        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 3 and 5"),
+        ("wire = [2, 1]", "wire = [2, 1]; expected [oldest, newest] between 6 and 6"),
         ("wire = [0, 2]", "wire = [0, 2]; expected"),
         ("wire = [1, 99]", "wire = [1, 99]; expected"),
         ("logs = 'xml'", "logs: Invalid enum value 'xml'"),
@@ -325,7 +327,7 @@ def test_plain_mode_requires_loopback_unless_forced(tmp_path: Path) -> None:
 
 def test_client_name_is_required_where_there_are_several(tmp_path: Path) -> None:
     cluster = secured(tmp_path)
-    with pytest.raises(UsageError, match=r"client None does not exist in .*; expected one of: till, guest"):
+    with pytest.raises(UsageError, match=r"has several clients, and none is named; expected one of: till, guest"):
         cluster.client_transport()
     with pytest.raises(UsageError, match="client 'nobody' does not exist"):
         cluster.client_transport("nobody")
@@ -412,3 +414,21 @@ def test_renewed_certificates_are_used_after_sighup(tmp_path: Path) -> None:
     with listening() as log:
         run(main())
     assert len(log.having("the certificates and clients were reloaded")) == 2
+
+
+def test_only_nodes_may_fetch_the_state_of_an_application(tmp_path: Path) -> None:
+    """A client with all rights, and the node that it would be fetched by after a restart."""
+    made = secured(tmp_path, {"orders": 1, "stock": 1})
+
+    hosted = run_replica(made, "orders/1", lambda delivery: None, take=lambda: b"state", install=lambda *_: None)
+
+    async def main() -> None:
+        async with hosted, run_replica(made, "stock/1"):
+            assert await hosted.runtime.wait_admitted(10)
+            client = RpcClient(made.name, made.addresses, made.limits, made.client_transport("till"))
+            with pytest.raises(NoAnswerError, match="client till is not a node; only nodes may fetch"):
+                await client.request(0, FetchState(0))
+            node = RpcClient(made.name, made.addresses, made.limits, made.node_transport("stock/1"))
+            assert await node.request(0, FetchState(0))
+
+    run(main(), timeout_s=60)

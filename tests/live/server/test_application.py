@@ -1,23 +1,34 @@
 """An application on a replica receives every delivery once, whatever its replica missed or lost."""
 
 import asyncio
+import shutil
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from amcast.cluster import connect, run_replica
+from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
 from amcast.live.client_batch import Delivery, encode_batch
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
-from amcast.live.server.application import Application, Journal
+from amcast.live.rpc.client import RpcClient
+from amcast.live.server.application import Application
+from amcast.live.server.journal import RESERVED, Journal, JournalPage, JournalState
 from amcast.live.server.replica import Replica
+from amcast.live.storage.state_files import StateFile, write_state
+from amcast.live.storage.store import LogStore
 from tests.live.cluster import run
 
+GROUP = Topology.grid(1, 3)
 QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1}
 
 
@@ -179,14 +190,72 @@ def test_failing_application_stops_its_replica(tmp_path: Path) -> None:
     async def main() -> None:
         shop = Shop(tmp_path, durability="memory")
         await shop.start("orders/2", "orders/3")
-        one = await run_replica(shop.cluster, "orders/1", fail).__aenter__()
+        one = run_replica(shop.cluster, "orders/1", fail)
+        await one.open()
         await talk(shop, 0, 1)
+        assert str(await one.failed) == "no such item"
         with pytest.raises(CannotTellError, match="has stopped: no such item"):
             await anext(one.deliveries())
-        with pytest.raises(CannotTellError, match="replica orders/1 has stopped: no such item"):
-            await one.__aexit__(None, None, None)
+        await one.close()
         await talk(shop, 1, 5)
         await shop.stop(*shop.running)
+
+    run(main(), timeout_s=60)
+
+
+@pytest.mark.live
+def test_block_around_a_failing_replica_is_cancelled(tmp_path: Path) -> None:
+    """A program must not go on answering from the frozen state of its application."""
+
+    def fail(delivery: Delivery) -> None:
+        raise ValueError("no such item")
+
+    async def main() -> None:
+        shop = Shop(tmp_path, durability="memory")
+        await shop.start("orders/2", "orders/3")
+        went_on = False
+        with pytest.raises(CannotTellError, match="replica orders/1 has stopped: no such item"):  # noqa: PT012, the block is tested
+            async with run_replica(shop.cluster, "orders/1", fail):
+                await talk(shop, 0, 1)
+                await asyncio.sleep(30)
+                went_on = True
+        assert not went_on
+        current = asyncio.current_task()
+        assert current is not None
+        assert current.cancelling() == 0, "the failure is an error, not a cancellation of the program"
+        await shop.stop(*shop.running)
+
+    run(main(), timeout_s=25)
+
+
+@pytest.mark.live
+def test_caught_up_means_that_the_application_has_its_state(tmp_path: Path) -> None:
+    async def main() -> None:
+        shop = Shop(tmp_path, durability="memory")
+        await shop.start("orders/1", "orders/2", "orders/3")
+        await talk(shop, 0, 5)
+        await shop.stop("orders/3")
+        await talk(shop, 5, 60)
+        fetch = RpcClient.fetch_state
+
+        async def fetch_late(*arguments: Any) -> StateFile:
+            await asyncio.sleep(0.3)
+            return await fetch(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RpcClient, "fetch_state", fetch_late)
+            await shop.start("orders/3")
+            replica = shop.running["orders/3"]
+            while replica.runtime.recent.next < 65:
+                await asyncio.sleep(0.01)
+            is_ready_too_early = not replica.runtime.status.reasons_not_ready()
+            await replica.caught_up()
+        found = shop.ledgers["orders/3"].rows
+        reasons = replica.runtime.status.reasons_not_ready()
+        await shop.stop(*shop.running)
+        assert found == rows(65)
+        assert not reasons
+        assert not is_ready_too_early, "the protocol has caught up, the application has not"
 
     run(main(), timeout_s=60)
 
@@ -202,20 +271,128 @@ def test_journal_replays_exactly_what_was_written(tmp_path: Path) -> None:
     for number in range(5):
         journal.add(message(number))
     journal.write()
-    journal.begin_with(5, b"0|1|2|3|4")
+    journal.begin_state()
     for number in range(5, 8):
         journal.add(message(number))
     journal.write()
     journal.add(message(8))
-    journal._store.close()
-    again = Application(ledger.enter, take=ledger.take, install=ledger.install, journal=Journal(tmp_path, "os"))
-    assert again.position == 8
-    assert ledger.rows == rows(8)
+    journal._close_log()
+    for has_state in (False, True):
+        if has_state:
+            state = write_state(tmp_path, 5, b"0|1|2|3|4", True, lambda: False)
+            for superfluous in journal.adopt(state):
+                shutil.rmtree(superfluous)
+        ledger = Ledger()
+        again = Journal(tmp_path, "os")
+        hosted = Application(ledger.enter, GROUP, take=ledger.take, install=ledger.install, journal=again)
+        assert hosted.position == 8
+        assert ledger.rows == rows(8)
+        assert ledger.installs == has_state
+        again._close_log()
+    assert len(list(tmp_path.glob("from-*"))) == 1, "the state replaces the deliveries before it"
+
+
+def test_journal_of_version_0_1_is_converted(tmp_path: Path) -> None:
+    store = LogStore(tmp_path, "os", threaded=False)
+    encode = msgspec.msgpack.encode
+    store.append(encode(JournalPage(0, [message(0)])))
+    store.append(encode(JournalState(3, b"0|1|2")), True)
+    store.append(encode(JournalPage(3, [message(3), message(4)])))
+    store.append(encode(JournalPage(5, [message(5)])))
+    store.close()
+    for _ in range(2):
+        ledger = Ledger()
+        journal = Journal(tmp_path, "os")
+        hosted = Application(ledger.enter, GROUP, take=ledger.take, install=ledger.install, journal=journal)
+        assert hosted.position == 6
+        assert ledger.rows == rows(6)
+        journal.close(6)
+    assert not list(tmp_path.glob("*.log"))
+
+
+def test_damaged_journal_is_put_aside_and_the_application_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the log does not repeat comes from another member."""
+    journal = Journal(tmp_path, "os")
+    for number in range(5):
+        journal.add(message(number))
+    journal.close(5)
+    (segment,) = tmp_path.glob("from-*/00000001.log")
+    data = bytearray(segment.read_bytes())
+    data[700] ^= 4
+    segment.write_bytes(data)
+    for reached in (0, 2):
+        ledger = Ledger()
+        journal = Journal(tmp_path, "os")
+        assert journal.replay(ledger.install, lambda position, message: None) == reached
+        for number in range(2):
+            journal.add(message(number))
+        journal.close(2)
+    assert caplog.text.count("the journal of the application is damaged and put aside") == 1
+    assert [file.name for file in tmp_path.glob("from-*/*.log.damaged-*")] == ["00000001.log.damaged-1"]
+
+
+def test_damaged_state_is_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = write_state(tmp_path, 3, b"0|1|2", True, lambda: False)
+    data = bytearray(state.path.read_bytes())
+    data[-20] ^= 1
+    state.path.write_bytes(data)
+    ledger = Ledger()
+    assert Journal(tmp_path, "os").replay(ledger.install, lambda position, message: None) == 0
+    assert ledger.installs == 0
+    assert "It is put aside" in caplog.text
+
+
+def test_deliveries_that_an_earlier_run_may_have_received_are_marked(tmp_path: Path) -> None:
+    def run_application() -> tuple[Application, Journal, list[tuple[bytes, bool]]]:
+        marks: list[tuple[bytes, bool]] = []
+
+        def receive(delivery: Delivery) -> None:
+            marks.append((delivery.payload, delivery.is_replayed))
+
+        journal = Journal(tmp_path, "os")
+        return Application(receive, GROUP, take=bytes, install=lambda *_: None, journal=journal), journal, marks
+
+    def deliver(application: Application, *numbers: int) -> None:
+        for number in numbers:
+            application.deliver(Deliver(message(number), number))
+
+    application, journal, marks = run_application()
+    deliver(application, 0, 1)
+    journal.write()
+    deliver(application, 2)
+    assert marks == [(b"0", False), (b"1", False), (b"2", False)]
+    journal._close_log()  # a crash: what is at position 2 is in no file
+    application, journal, marks = run_application()
+    deliver(application, 2)
+    assert marks == [(b"0", True), (b"1", True), (b"2", True)]
+    deliver(application, *range(3, RESERVED))
+    assert all(is_replayed for _, is_replayed in marks), "the crashed run had reserved them"
+    deliver(application, RESERVED)
+    assert marks[-1] == (b"%d" % RESERVED, False)
+    asyncio.run(application.close())
+    application, _, marks = run_application()
+    deliver(application, RESERVED + 1)
+    assert marks[-2:] == [(b"%d" % RESERVED, True), (b"%d" % (RESERVED + 1), False)]
 
 
 def test_take_without_install_is_refused() -> None:
     with pytest.raises(UsageError, match="take and install belong together"):
-        Application(None, take=lambda: b"")
+        Application(None, GROUP, take=lambda: b"")
+
+
+def test_asynchronous_functions_are_refused() -> None:
+    async def deliver(delivery: Delivery) -> None:
+        pass
+
+    class Program:
+        async def __call__(self, delivery: Delivery) -> None:
+            pass
+
+    for function in (deliver, Program(), partial(deliver)):
+        with pytest.raises(UsageError, match="on_delivery is an `async def`; expected a plain function"):
+            Application(function, GROUP)  # type: ignore[arg-type]
 
 
 @pytest.mark.live

@@ -1,5 +1,6 @@
 """The durable log: which records survive every kind of end, and which logs are refused."""
 
+import errno
 import os
 import random
 import resource
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from amcast.kernel.effects import Remember
 from amcast.kernel.errors import UsageError
+from amcast.kernel.folder import KnownFolder
 from amcast.live.storage import store
 from amcast.live.storage.store import Durability, LogStore, MemoryStore, open_store, verify_log
-from amcast.live.storage.system_files import SystemFiles
+from amcast.live.storage.system_files import SystemFile, SystemFiles
 from amcast.storage import segments
 from amcast.storage.errors import DamagedLogError
 from amcast.storage.identity import FILES
@@ -293,7 +296,9 @@ def test_unfinished_segment_is_created_again(tmp_path: Path) -> None:
     assert read_records(tmp_path) == [b"one", b"two"]
 
 
-def test_full_disk_fails_the_store_and_keeps_acknowledged_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("space", [2048, 2300])
+def test_full_disk_fails_the_store_and_keeps_acknowledged_records(tmp_path: Path, space: int) -> None:
+    """Also if the last write ends inside of a sector."""
     code = f"""
 import resource, signal, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -302,8 +307,8 @@ from tests.live.storage.test_store import Writer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 writer = Writer(Path({str(tmp_path)!r}), sys.argv[1])
 writer.write(b"acknowledged")
-resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.RLIM_INFINITY))
-writer.write(b"x" * 8000)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({space}, resource.RLIM_INFINITY))
+writer.write(b"x" * 1500)
 print(writer.failed)
 writer.write(b"y")
 print(writer.durable)
@@ -314,6 +319,27 @@ print(writer.durable)
         assert done.stdout.splitlines()[1] == "1"
         assert read_records(tmp_path)[-1] == b"acknowledged"
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize("mode", ["os", "memory"])
+def test_full_disk_fails_a_node_that_cannot_remember_other_folders(
+    tmp_path: Path, mode: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory that may wait is written by a thread of its own; the host hears of it as of a failed log."""
+    failed: list[Exception] = []
+    opened = open_store(tmp_path, mode)
+    opened.start(lambda ticket: None, failed.append)
+    opened.remember(Remember((), admitted=True, lazy=True))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SystemFile, "write_at", refuse)
+    opened.remember(Remember((KnownFolder(1, 2, 3, 4),), admitted=True, lazy=True))
+    deadline = time.monotonic() + 10
+    while not failed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "cannot be written any more: [Errno 28] No space left on device" in str(failed[0])
 
 
 def test_folder_is_locked_by_one_process_at_a_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from amcast.live.errors import BadFrameError, CorruptedFrameError
 from amcast.live.limits import Limits
-from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.client import NoAnswerError, RpcClient
 from amcast.live.rpc.messages import GetProgress, Progress, RpcEnvelope, encode_request
 from amcast.live.wire import frames as wire
 from amcast.live.wire.fragments import fragment
@@ -36,20 +36,20 @@ FRAMES = {
 @pytest.mark.parametrize("kind", FRAMES)
 def test_every_flipped_bit_of_a_frame_is_noticed(kind: str) -> None:
     frame = FRAMES[kind]
-    wire.check_intact(frame)
+    CHECKED.open(frame)
     wire.check_guard(frame[: HEAD_BYTES + 2], len(frame) - 4)
     for bit in range(8 * len(frame)):
         changed = bytearray(frame)
         changed[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptedFrameError):
-            wire.check_intact(bytes(changed))
+            CHECKED.open(bytes(changed))
         if bit < 32:
             with pytest.raises(CorruptedFrameError):
                 wire.check_guard(changed, int.from_bytes(changed[:4], "big"))
 
 
 def test_single_bodies_have_equal_frames_on_the_fast_and_the_slow_way() -> None:
-    for framing in (CHECKED, wire.find_framing(WIRE_VERSION, False), wire.find_framing(3, True)):
+    for framing in (CHECKED, wire.find_framing(WIRE_VERSION, False), wire.find_framing(WIRE_VERSION + 1, True)):
         for part in (*PARTS, b"", b"x" * 70_000):
             assert framing.fast_make_single(9, 8, part) == CODEC.encode_frame(9, 8, [part], framing)
 
@@ -68,7 +68,7 @@ def test_every_flipped_bit_of_hello_and_refuse_is_noticed(frame: bytes) -> None:
 
 
 def test_frames_queued_for_an_older_version_keep_their_payload() -> None:
-    old = wire.find_framing(4, True)
+    old = wire.find_framing(WIRE_VERSION - 1, False)
     for frame in FRAMES.values():
         there = wire.reframe(frame, CHECKED, old)
         assert old.payload(there) == CHECKED.payload(frame)
@@ -136,22 +136,25 @@ def test_flipped_bits_on_the_way_lose_and_change_nothing(seed: int, caplog: pyte
     assert "checksum does not match" in caplog.text
 
 
-def test_replica_answers_rpc_of_the_version_before_checksums() -> None:
+@pytest.mark.parametrize("newest", [WIRE_VERSION, WIRE_VERSION + 1, WIRE_VERSION + 2])
+def test_caller_falls_back_to_the_version_of_an_older_replica(newest: int) -> None:
     async def main() -> None:
         async with cluster(Topology.grid(1, 1), QUICK) as made:
-            for newest in (4, WIRE_VERSION):
-                client = RpcClient("amcast", made.addresses, QUICK, TransportOptions(versions=(3, newest)))
-                assert isinstance(await client.request(0, GetProgress()), Progress)
+            made.hosts[0].network.versions = (WIRE_VERSION, WIRE_VERSION + 1)
+            transport = TransportOptions(versions=(WIRE_VERSION, newest))
+            client = RpcClient("amcast", made.addresses, QUICK, transport)
+            assert isinstance(await client.request(0, GetProgress()), Progress)
+            assert isinstance(await client.request(0, GetProgress()), Progress)
 
     run(main())
 
 
-def test_caller_falls_back_to_the_version_of_an_older_replica() -> None:
+def test_caller_of_another_version_is_told_which_ones_are_spoken() -> None:
     async def main() -> None:
         async with cluster(Topology.grid(1, 1), QUICK) as made:
-            made.hosts[0].network.versions = (3, 4)
-            client = RpcClient("amcast", made.addresses, QUICK)
-            assert isinstance(await client.request(0, GetProgress()), Progress)
-            assert isinstance(await client.request(0, GetProgress()), Progress)
+            for version in (WIRE_VERSION - 1, WIRE_VERSION + 1):
+                transport = TransportOptions(versions=(version, version))
+                with pytest.raises(NoAnswerError, match=f"wire version {version}; expected {WIRE_VERSION}"):
+                    await RpcClient("amcast", made.addresses, QUICK, transport).request(0, GetProgress())
 
     run(main())

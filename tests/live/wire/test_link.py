@@ -331,8 +331,7 @@ def test_other_wire_version_is_refused_with_both_ranges(caplog: pytest.LogCaptur
             length, version, kind = HEAD.unpack_from(answer)
             assert (length, version, kind) == (len(answer) - 4, wire.WIRE_VERSION, wire.REFUSE)
             assert (
-                wire.read_refusal(answer[HEAD.size :]).reason
-                == "process 5 speaks wire version 99; process 0 speaks 3 to 5"
+                wire.read_refusal(answer[HEAD.size :]).reason == "process 5 speaks wire version 99; process 0 speaks 6"
             )
             writer.close()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.cluster import connect
+from amcast.cluster import connect, run_replica
 from amcast.kernel.errors import UsageError
 from amcast.kernel.topology import Topology
 from amcast.live.errors import RefusedError
@@ -14,7 +14,7 @@ from amcast.live.rpc.client import NoAnswerError, RpcClient
 from amcast.live.rpc.messages import Deliveries, GetNodeStatus, GetProgress, NodeStatus, Progress, Subscribe
 from amcast.live.wire.quotas import BURST_S, REQUEST_PLACES, ClientQuotas
 from tests.live.cluster import cluster, run
-from tests.live.secure_cluster import replicas, secured
+from tests.live.secure_cluster import replicas, secured, until
 
 
 def test_name_at_its_limit_leaves_places_for_others() -> None:
@@ -56,6 +56,10 @@ def test_rates_of_many_addresses_cost_bounded_memory() -> None:
     for number in range(50_000):
         quotas.count_request(f"10.0.{number // 256}.{number % 256}", now=number * 0.01)
     assert len(quotas._buckets) <= 10_000
+    quotas = ClientQuotas(Limits())
+    for number in range(25_000):
+        quotas.count_request(f"all at once {number}", now=1.0)
+        assert len(quotas._buckets) <= 10_000
 
 
 def test_name_that_sends_too_fast_waits_until_its_average_is_below_the_limit() -> None:
@@ -80,16 +84,25 @@ def test_client_that_sends_too_fast_is_slowed_down_and_loses_nothing() -> None:
             network._limit_rates(0.0)
             await asyncio.gather(*(client.multicast({0}, b"x") for _ in range(300)))
             network._limit_rates(0.5)
-            assert network.paused_names == {"127.0.0.1"}
+            assert network.names_over_rate == {"127.0.0.1"}
             waiting = asyncio.create_task(client.multicast({0}, b"later"))
             await asyncio.sleep(0.2)
             assert not waiting.done()
             network._limit_rates(10.0)
-            assert not network.paused_names
+            assert not network.names_over_rate
             await waiting
             assert len(made.delivered[0]) == 301
 
     run(main())
+
+
+def test_name_with_too_many_unordered_bytes_waits_until_half_are_left() -> None:
+    quotas = ClientQuotas(Limits(client_unordered_bytes=100))
+    assert quotas.limit_unordered({"a": 100, "b": 20}) == (frozenset(), 0)
+    assert quotas.limit_unordered({"a": 130, "b": 20}) == ({"a"}, 30)
+    assert quotas.limit_unordered({"a": 51, "b": 100}) == ({"a"}, 0)
+    assert quotas.limit_unordered({"a": 50, "b": 100}) == (frozenset(), 0)
+    assert quotas.limit_unordered({"a": 51}) == (frozenset(), 0)
 
 
 def test_full_node_has_places_for_short_requests() -> None:
@@ -109,7 +122,14 @@ def test_full_node_has_places_for_short_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["client_connections", "client_subscriptions", "client_requests_per_s", "client_multicasts_per_s"]
+    "name",
+    [
+        "client_connections",
+        "client_subscriptions",
+        "client_requests_per_s",
+        "client_multicasts_per_s",
+        "client_unordered_bytes",
+    ],
 )
 def test_quota_of_zero_is_an_error(name: str) -> None:
     with pytest.raises(UsageError, match=f"limits.{name} = 0; expected more than 0"):
@@ -166,5 +186,34 @@ def test_one_certificate_cannot_take_the_places_of_another(tmp_path: Path) -> No
                 await till.multicast({"orders", "stock"}, b"x")
             for call in held:
                 call.close()
+
+    run(main(), timeout_s=60)
+
+
+@pytest.mark.live
+def test_name_whose_bytes_are_not_ordered_leaves_room_for_others(tmp_path: Path) -> None:
+    """A destination is down. The node reads no more from guest, which waits for it, and still reads from till."""
+    limits = {"client_unordered_bytes": 10_000, "unordered_bytes": 40_000}
+    clients = {name: {"groups": "all"} for name in ("till", "guest")}
+    made = secured(tmp_path, clients=clients, limits=limits, durability="os")
+
+    async def main() -> None:
+        async with replicas(made) as running:
+            gateway = running[0].host
+            await running[1].close()
+            async with connect(made, client="guest", batches=False) as guest, connect(made, client="till") as till:
+                waiting = []
+                for _ in range(60):
+                    waiting.append(asyncio.create_task(guest.multicast({"orders", "stock"}, bytes(1000))))
+                    await asyncio.sleep(0.001)
+                await until(lambda: gateway.network.names_over_bytes == {"client guest"})
+                waiting.append(asyncio.create_task(till.multicast({"orders", "stock"}, b"from till")))
+                await until(lambda: till.me in gateway.process.unanswered_bytes_by_client())
+                counts = gateway.process.unanswered_bytes_by_client()
+                assert counts[guest.me] > 10_000
+                assert not gateway.network.are_clients_paused
+                async with run_replica(made, "stock/1"):
+                    await asyncio.gather(*waiting)
+                assert not gateway.network.names_over_bytes
 
     run(main(), timeout_s=60)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -35,6 +36,7 @@ from amcast.live.rpc.messages import (
     encode_request,
 )
 from amcast.live.server.replica_runtime import ReplicaRuntime
+from amcast.live.wire import connection as connections
 from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import WIRE_VERSION, Codec, Hello
@@ -50,6 +52,8 @@ LIMITS = Limits(
 )  # fmt: skip
 CLIENT = 1 << 20
 MODES = 8
+UNCHECKED = (1, 6)
+"""Modes in which checksums are not compared: mutated frames are read, and not refused for their checksum."""
 FRESH = 20_000
 """Inputs per node."""
 
@@ -112,9 +116,9 @@ class Target:
         self.frames = 0
         """Inputs that reached a link."""
 
-    def hello(self, process: int = CLIENT, version: int = WIRE_VERSION) -> bytes:
+    def hello(self, process: int = CLIENT) -> bytes:
         self._links += 1
-        return wire.encode_hello(Hello(version, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
+        return wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, process, 0, 0, self._links, None, 0, 1))
 
     def take(self, data: bytes) -> None:
         """Feeds one input: its first bytes choose the peer and the sizes of reads, the rest is received."""
@@ -123,7 +127,14 @@ class Target:
         mode, cut, rest = data[0] % MODES, data[1] * 257 + data[2], data[3:]
         if mode == 5:
             self._read(rest)
-            return
+        elif mode in UNCHECKED:
+            unguarded = patch.object(connections, "check_guard", lambda *_: None)
+            with unguarded, patch.object(wire.Framing, "open", wire.Framing.payload):
+                self._receive(mode, cut, rest)
+        else:
+            self._receive(mode, cut, rest)
+
+    def _receive(self, mode: int, cut: int, rest: bytes) -> None:
         dials = None
         if mode == 6:
             dials = self.network.peers.link(1)
@@ -153,9 +164,6 @@ class Target:
         match mode:
             case 0:
                 return rest
-            case 1:
-                # A version without checksums: mutated frames are read, and not refused for their checksum.
-                return self.hello(version=wire.CHECKED_VERSION - 1) + rest
             case 2:
                 kind = rest[0] % 8 if rest else 0
                 return self.hello() + wire.CHECKED.make(kind, rest[1:][: LIMITS.frame_bytes])
@@ -166,7 +174,7 @@ class Target:
             case 4:
                 return wire.CHECKED.make(wire.RPC_REQUEST, rest[:4000])
             case 6:
-                return self.hello(process=1, version=wire.CHECKED_VERSION - 1) + rest
+                return self.hello(process=1) + rest
             case _:
                 return self.hello() + rest
 
@@ -191,8 +199,6 @@ def seeds() -> list[bytes]:
     target = Codec(SPEC.wire_bodies(), limits=LIMITS)
     message = Message(CLIENT * 10**9, CLIENT, (0, 1), b"payload")
     frame = target.encode_frame(1, 0, [target.encode(Request(message))])
-    unchecked = wire.find_framing(wire.CHECKED_VERSION - 1, True)
-    plain = target.encode_frame(1, 0, [target.encode(Request(message))], unchecked)
     hello = wire.encode_hello(Hello(WIRE_VERSION, "amcast", SPEC.name, CLIENT + 1, 0, 0, 1, None, 0, 1))
     visits = [
         encode_request(RpcEnvelope(WIRE_VERSION, "amcast", 0, question))
@@ -214,13 +220,13 @@ def seeds() -> list[bytes]:
     states = [msgspec.msgpack.encode(kind) for kind in ([1, 0, []], [1, 0, [["Request", [1, 1, [0], b""]]]])]
     return [
         b"\x00\x00\x00" + hello + frame,
-        b"\x01\x00\x00" + plain + wire.encode_ack(0, unchecked) + plain,
+        b"\x01\x00\x00" + frame + wire.encode_ack(0) + frame,
         b"\x07\x00\x00" + frame + wire.encode_ack(0) + frame,
         b"\x02\x00\x00\x03" + wire.CHECKED.payload(frame),
         b"\x03\x00\x00\x00\x01hello",
         *(b"\x04\x00\x00" + wire.CHECKED.payload(visit) for visit in visits),
         *(b"\x05\x00\x00" + state for state in states),
-        b"\x06\x00\x00" + plain,
+        b"\x06\x00\x00" + frame,
         b"\x00\x00\x00" + wire.encode_refusal("no"),
     ]
 

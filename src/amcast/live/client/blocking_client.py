@@ -8,19 +8,22 @@ Any number of threads may multicast at the same time; their messages of one tick
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine
 from types import TracebackType
+from typing import Any, TypeVar
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
 from amcast.live.client.client import Client
-from amcast.live.client.multicaster import Receipt
+from amcast.live.client.multicaster import Destinations, Receipt, collect_destinations
 from amcast.live.client_batch import Delivery
 from amcast.live.rpc.subscription import Subscription
 
+T = TypeVar("T")
+
 
 class BlockingClient:
-    """A client for programs without an event loop: connects on entry, disconnects on exit."""
+    """A client for programs without an event loop: inside `with`, or between `open` and `close`."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
         self._connect = connect
@@ -29,60 +32,113 @@ class BlockingClient:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "BlockingClient":
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="amcast client", daemon=True)
-        self._thread.start()
-        try:
-            self._client = asyncio.run_coroutine_threadsafe(self._enter(), self._loop).result()
-        except BaseException:
-            self._stop_loop()
-            raise
+        self.open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._client is not None
-        assert self._loop is not None
-        asyncio.run_coroutine_threadsafe(self._client.__aexit__(None, None, None), self._loop).result()
-        self._client = None
+        self.close()
+
+    def open(self) -> None:
+        """Connects to the cluster."""
+        if self._loop is not None:
+            raise UsageError("the client is open; expected to close it before it is opened again")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="amcast client", daemon=True)
+        self._thread.start()
+        try:
+            self._client = asyncio.run_coroutine_threadsafe(self._open_client(), self._loop).result()
+        except BaseException:
+            self._stop_loop()
+            raise
+
+    def close(self) -> None:
+        """Disconnects. Messages without a receipt fail as unknown; a client that is not open stays so."""
+        if self._client is None or self._loop is None:
+            return
+        client, self._client = self._client, None
+        asyncio.run_coroutine_threadsafe(client.close(), self._loop).result()
         self._stop_loop()
 
-    def multicast(self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0) -> Receipt:
-        """Orders one message; returns when it has its place in the order of every destination group."""
+    def multicast(
+        self, destinations: Destinations, payload: bytes, timeout_s: float = 30.0, *, positions: bool = False
+    ) -> Receipt:
+        """Orders one message at one group or several, as `Client.multicast`."""
         client, loop = self._connected()
-        request = client.multicast(frozenset(destinations), payload, timeout_s)
+        request = client.multicast(collect_destinations(destinations), payload, timeout_s, positions=positions)
         return asyncio.run_coroutine_threadsafe(request, loop).result()
 
     def deliveries(
-        self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
-    ) -> Iterator[Delivery]:
+        self,
+        group: GroupId | str,
+        *,
+        since: int | None = None,
+        after: Delivery | None = None,
+        only_closed: bool = False,
+    ) -> "BlockingSubscription":
         """The deliveries of a group, as `Client.deliveries`; this call fixes the start, not the first `next`."""
         client, loop = self._connected()
-        subscription = client.deliveries(group, since=since, after=after)
-        asyncio.run_coroutine_threadsafe(subscription.__aenter__(), loop).result()
-        return self._iterate(subscription)
-
-    def _iterate(self, subscription: Subscription) -> Iterator[Delivery]:
-        _, loop = self._connected()
-        try:
-            while True:
-                yield asyncio.run_coroutine_threadsafe(subscription.__anext__(), loop).result()
-        finally:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(subscription.close)
+        subscription = client.deliveries(group, since=since, after=after, only_closed=only_closed)
+        asyncio.run_coroutine_threadsafe(subscription.open(), loop).result()
+        return BlockingSubscription(subscription, loop)
 
     def _connected(self) -> tuple[Client, asyncio.AbstractEventLoop]:
         if self._client is None or self._loop is None:
-            raise UsageError("not connected; expected `with` around the use of a client")
+            raise UsageError("not connected; expected `with` or `open` before the use of a client")
         return self._client, self._loop
 
-    async def _enter(self) -> Client:
-        return await self._connect().__aenter__()
+    async def _open_client(self) -> Client:
+        client = self._connect()
+        await client.open()
+        return client
 
     def _stop_loop(self) -> None:
-        assert self._loop is not None
+        loop, self._loop = self._loop, None
+        assert loop is not None
         assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
-        self._loop.close()
+        loop.close()
+
+
+class BlockingSubscription:
+    """An iterator over one group's deliveries, for programs without an event loop."""
+
+    def __init__(self, subscription: Subscription, loop: asyncio.AbstractEventLoop) -> None:
+        self._subscription = subscription
+        self._loop = loop
+
+    @property
+    def closed_until(self) -> int | None:
+        """Every delivery of the group before this position is closed, as `Subscription.closed_until`."""
+        return self._subscription.closed_until
+
+    def __iter__(self) -> "BlockingSubscription":
+        return self
+
+    def __next__(self) -> Delivery:
+        return self._run(self._subscription.__anext__())
+
+    def read(self, timeout_s: float | None = None) -> Delivery | None:
+        """Reads the next delivery; None if none came in time."""
+        return self._run(self._subscription.read(timeout_s))
+
+    def __enter__(self) -> "BlockingSubscription":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection; iterating again continues where it stopped."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._subscription.close)
+
+    def _run(self, reading: Coroutine[Any, Any, T]) -> T:
+        if self._loop.is_closed():
+            reading.close()
+            raise UsageError("the client of this subscription is closed; expected an open one")
+        return asyncio.run_coroutine_threadsafe(reading, self._loop).result()

@@ -5,6 +5,8 @@
         async for delivery in client.deliveries("orders"):
             ...
 
+Notebooks and web frameworks, which have no block to stand in, call `await client.open()` and `await client.close()`.
+
 The process that sends requests and retries them is the object that the simulator runs, too; the caller passes its
 constructor. Its process id comes from a server (`storage/client_ids.py`), unless it is given.
 """
@@ -17,13 +19,15 @@ from contextlib import suppress
 from types import TracebackType
 from weakref import WeakSet
 
-from amcast.kernel.errors import CannotTellError
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live.client.multicaster import Multicaster, find_group
+from amcast.live.client.position_finder import PositionFinder
+from amcast.live.client.service_stub import ServiceStub
 from amcast.live.client_batch import Delivery
 from amcast.live.host.host import Host
 from amcast.live.limits import Limits
@@ -31,10 +35,11 @@ from amcast.live.membership.state_survey import UnansweredDiagnosis
 from amcast.live.membership.topology_follower import TopologyFollower, addresses_of, parse_topology
 from amcast.live.rpc.client import REFUSED, NoAnswerError, RpcClient
 from amcast.live.rpc.messages import AllocateClientId, ClientId, ReleaseClientId
-from amcast.live.rpc.subscription import Subscription
+from amcast.live.rpc.subscription import Subscription, check_closing
 from amcast.live.storage.store import MemoryStore
 from amcast.live.wire.network import Address
 from amcast.live.wire.transport import PLAIN, TransportOptions
+from amcast.services.declaration import Description, Service
 from amcast.storage.client_ids import STRIDE
 from amcast.trace.recorder import Recorder
 
@@ -45,7 +50,7 @@ RELEASE_S = 1.0
 
 
 class Client:
-    """Multicasts to groups and reads their deliveries. Connects on entry, disconnects on exit."""
+    """Multicasts to groups and reads their deliveries: inside `async with`, or between `open` and `close`."""
 
     def __init__(
         self,
@@ -63,7 +68,9 @@ class Client:
         connect_s: float = 10.0,
         transport: TransportOptions = PLAIN,
         lazy: bool = False,
+        closes: bool = False,
     ) -> None:
+        """`closes`: the cluster is in the real-time setting, so that readers can learn what is closed."""
         self.limits = limits or Limits()
         self._topology = topology
         self._make_process = make_process
@@ -77,14 +84,19 @@ class Client:
         self._transport = transport
         self._lazy = lazy
         """Connect to one server at first, and to others when something must be sent to them."""
+        self._closes = closes
+        self._host: Host | None = None
+        """While the client is open."""
         self._client_id: ClientId | None = None
         self._issuer: ProcessId = -1
+        self._stubs: WeakSet[ServiceStub] = WeakSet()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._rpc = RpcClient(cluster, addresses, self.limits, transport)
         self.multicaster = Multicaster(recorder, batches=batches)
         self.multicaster.diagnosis = UnansweredDiagnosis(
             self._rpc, lambda: self._topology, spec.claims.genuine == "strict"
         )
+        self.multicaster.position_finder = PositionFinder(self._rpc, lambda: self._topology)
         self.multicast = self.multicaster.multicast
         """Orders one message: `await client.multicast({"orders", "stock"}, b"...")`."""
         self.post = self.multicaster.post
@@ -106,19 +118,44 @@ class Client:
         return self._me
 
     def deliveries(
-        self, group: GroupId | str, *, since: int | None = None, after: Delivery | None = None
+        self,
+        group: GroupId | str,
+        *,
+        since: int | None = None,
+        after: Delivery | None = None,
+        only_closed: bool = False,
     ) -> Subscription:
         """The deliveries of a group, in its order, each once.
 
         They start at the group's current position; with `since`, at a position that is still held; with `after`, behind
-        a delivery that was read before.
+        a delivery that was read before. With `only_closed` each one comes when it is closed: nothing that is multicast
+        from then on precedes it, in any group. That needs a cluster with `order = "real-time"`.
         """
         known = find_group(self.topology, group)
-        subscription = Subscription(self._rpc, known, self.topology.members(known), since=since, after=after)
+        check_closing(only_closed, self._closes)
+        subscription = Subscription(self._rpc, known, self.topology, since=since, after=after, only_closed=only_closed)
         self._subscriptions.add(subscription)
         return subscription
 
+    def service(self, service: type[Service] | Description) -> ServiceStub:
+        """Calls a service: `await client.service(Bank).transfer("ann", "bob", 5)`. Each stub is a session."""
+        stub = ServiceStub(self, service, self._rpc)
+        self._stubs.add(stub)
+        return stub
+
     async def __aenter__(self) -> "Client":
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Connects to the cluster."""
+        if self._host is not None:
+            raise UsageError("the client is open; expected to close it before it is opened again")
         loop = asyncio.get_running_loop()
         begin = loop.time()
         first = 0
@@ -128,7 +165,7 @@ class Client:
             self._adopt_topology(issued.topology)
         process = self._make_process(self._me)
         process.topology = self._topology
-        host = self.host = Host(
+        host = Host(
             process,
             self._spec,
             cluster=self._cluster,
@@ -146,31 +183,49 @@ class Client:
         host.start({server: found[server] for server in servers if server in found}, self._lazy)
         patience_s = max(0.0, self._connect_s - (loop.time() - begin))
         try:
+            await self._reach_servers(host, patience_s)
+        except BaseException:
+            await host.stop()
+            await self._release_id()
+            raise
+        self._host = host
+
+    async def _reach_servers(self, host: Host, patience_s: float) -> None:
+        """Waits for connections to enough servers to multicast."""
+        try:
             if self._lazy:
                 await host.network.dial_until_connected(self._preferred_servers(host.process), patience_s)
             else:
                 await host.network.wait_quorums(self.topology, patience_s)
         except TimeoutError as error:
             if self._lazy or not self._tolerates_unreachable(host):
-                await host.stop()
-                await self._release_id()
                 raise CannotTellError(str(error)) from None
-        return self
+
+    async def close(self) -> None:
+        """Disconnects. Messages without a receipt fail as unknown; a client that is not open stays so."""
+        host, self._host = self._host, None
+        if host is None:
+            return
+        for subscription in list(self._subscriptions):
+            subscription.close()
+        for stub in list(self._stubs):
+            stub.close()
+        await host.stop()
+        await self._release_id()
+        self.multicaster.close()
+
+    @property
+    def host(self) -> Host:
+        """The host of the client's process."""
+        if self._host is None:
+            raise UsageError("not connected; expected `async with` or `open` before the use of a client")
+        return self._host
 
     def _tolerates_unreachable(self, host: Host) -> bool:
         """Whether the protocol continues without all servers that this client cannot reach: it may tolerate the loss of
         a group (A_dt)."""
         missing = frozenset(server for server in self.topology.servers if not host.network.is_connected(server))
         return self._spec.claims.tolerates(self.topology, missing)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for subscription in list(self._subscriptions):
-            subscription.close()
-        await self.host.stop()
-        await self._release_id()
-        self.multicaster.close()
 
     def _preferred_servers(self, process: Process) -> list[ProcessId]:
         """All servers, beginning with those that this client would send requests to."""

@@ -9,8 +9,8 @@ tell.
 """
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from time import time_ns
 from typing import Final
 
@@ -18,6 +18,7 @@ from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, UsageErr
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
+from amcast.live.client.position_finder import PositionFinder
 from amcast.live.client_batch import MAX_BATCH_MESSAGES, encode_batch
 from amcast.live.host.host import Host
 from amcast.live.membership.state_survey import UnansweredDiagnosis
@@ -36,10 +37,18 @@ class Receipt:
     """The ordered message: the batch that contained the payload."""
     place: int
     """The place of the payload in its batch."""
-    destinations: tuple[GroupId, ...]
-    absent: tuple[GroupId, ...] = ()
+    destinations: tuple[str, ...]
+    """The names of the destination groups."""
+    absent: tuple[str, ...] = ()
     """Destination groups that are lost as a whole and did not order it: only with protocols that tolerate that
     (`a-dt`)."""
+    positions: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """The position of the message in each destination group, if `multicast` was called with `positions`: that of its
+    deliveries (`Delivery.position`). A group is missing where no replica knew it any more, or in time."""
+
+
+Destinations = GroupId | str | Iterable[GroupId | str]
+"""Groups of a message, by name or number: one, or several."""
 
 
 def find_group(topology: Topology, name: GroupId | str) -> GroupId:
@@ -50,6 +59,18 @@ def find_group(topology: Topology, name: GroupId | str) -> GroupId:
         if known == name:
             return group
     raise UsageError(f"destinations: group {name!r} does not exist; expected some of {sorted(topology.names.values())}")
+
+
+def collect_destinations(destinations: Destinations) -> frozenset[GroupId | str]:
+    """The groups that a user gave, as a set. A text is the name of one group."""
+    if isinstance(destinations, str | int):
+        return frozenset((destinations,))
+    try:
+        return frozenset(destinations)
+    except TypeError:
+        raise UsageError(
+            f"destinations = {destinations!r}; expected a group or a set of groups, such as {{'orders', 'stock'}}"
+        ) from None
 
 
 def _copy_payload(payload: object) -> bytes:
@@ -72,8 +93,12 @@ class Multicaster:
         """Number of messages without a receipt."""
         self.diagnosis: UnansweredDiagnosis | None = None
         """Explains groups that do not answer in time."""
+        self.position_finder: PositionFinder | None = None
+        """Finds positions for callers who want them."""
         self._host: Host | None = None
         self._recorder = recorder
+        if recorder is not None:
+            recorder.has_answers = True
         self._batches = batches
         self.sequence = 0
         """Sequence number of the next batch; consecutive, as sessions expect."""
@@ -90,13 +115,23 @@ class Multicaster:
         self._limits = host.limits
 
     async def multicast(
-        self, destinations: Iterable[GroupId | str], payload: bytes, timeout_s: float = 30.0
+        self, destinations: Destinations, payload: bytes, timeout_s: float = 30.0, *, positions: bool = False
     ) -> Receipt:
-        """Orders one message at groups given by id or name; returns when it has its place in the order of each."""
+        """Orders one message at one group or several; returns when it has its place in the order of each. With
+        `positions` it waits until each has delivered it, and the receipt has its positions."""
         if timeout_s <= 0:
             raise UsageError(f"timeout_s = {timeout_s}; expected more than 0 seconds")
         groups = self._check_destinations(destinations)
-        receipt = await self.post(groups, payload)
+        if not positions or self.position_finder is None:
+            return await self._wait_for_receipt(await self._submit(groups, payload), groups, timeout_s)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        receipt = await self._wait_for_receipt(await self._submit(groups, payload), groups, timeout_s)
+        left_s = deadline - asyncio.get_running_loop().time()
+        return replace(receipt, positions=await self.position_finder.find(receipt.message, groups, left_s))
+
+    async def _wait_for_receipt(
+        self, receipt: "asyncio.Future[Receipt]", groups: tuple[GroupId, ...], timeout_s: float
+    ) -> Receipt:
         try:
             async with asyncio.timeout(timeout_s):
                 return await receipt
@@ -105,14 +140,16 @@ class Multicaster:
         except TimeoutError:
             diagnosis = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
             raise DeliveryUnknownError(
-                f"a message to groups {list(groups)} was not answered within {timeout_s} s;"
+                f"a message to {' and '.join(self._topology.names_of(groups))} was not answered within {timeout_s} s;"
                 f" it may or may not be delivered{diagnosis}"
             ) from None
 
-    async def post(self, destinations: Iterable[GroupId | str], payload: bytes) -> "asyncio.Future[Receipt]":
+    async def post(self, destinations: Destinations, payload: bytes) -> "asyncio.Future[Receipt]":
         """Submits a message and returns a future of its receipt; waits only while too many bytes are queued."""
+        return await self._submit(self._check_destinations(destinations), payload)
+
+    async def _submit(self, groups: tuple[GroupId, ...], payload: bytes) -> "asyncio.Future[Receipt]":
         host = self._running_host()
-        groups = self._check_destinations(destinations)
         if type(payload) is not bytes:
             payload = _copy_payload(payload)
         if len(payload) > self._limits.message_bytes:
@@ -138,11 +175,14 @@ class Multicaster:
         batch = self._unanswered.pop(message, None)
         if batch is None:
             return
+        if self._recorder is not None:
+            self._recorder.record_answer(message, time_ns())
         waiting, groups = batch
         self.outstanding -= len(waiting)
+        names, absent_names = self._topology.names_of(groups), self._topology.names_of(absent)
         for place, (_, future) in enumerate(waiting):
             if not future.done():
-                future.set_result(Receipt(message, place, groups, absent))
+                future.set_result(Receipt(message, place, names, absent_names))
 
     def close(self) -> None:
         """Fails all messages without a receipt."""
@@ -164,11 +204,9 @@ class Multicaster:
             raise CannotTellError(f"process {host.me} has stopped; nothing more can be multicast from here")
         return host
 
-    def _check_destinations(self, destinations: Iterable[GroupId | str]) -> tuple[GroupId, ...]:
+    def _check_destinations(self, destinations: Destinations) -> tuple[GroupId, ...]:
         self._running_host()
-        if isinstance(destinations, str):
-            raise UsageError(f"destinations: the text {destinations!r}; expected a set of groups, such as {{'orders'}}")
-        key = frozenset(destinations)
+        key = collect_destinations(destinations)
         groups = self._checked_destinations.get(key)
         if groups is None:
             groups = self._topology.check_destinations(find_group(self._topology, name) for name in key)

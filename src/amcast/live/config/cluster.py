@@ -2,6 +2,7 @@
 
     name = "shop"
     protocol = "primcast"
+    order = "acyclic"                        # or "real-time": what receipts promise, see docs/real-time.md
     durability = "fsync"                     # fsync, os or memory
     data = "data"                            # one folder per node in it; relative to this file
     audit = "audit"                          # one audit log per node in it; without it they are in the nodes' logs
@@ -69,6 +70,8 @@ from amcast.live.wire.network import Address
 from amcast.live.wire.transport import VERSIONS, TransportOptions, Versions
 
 TraceMode = Literal["off", "sampled", "deliveries", "full"]
+Order = Literal["acyclic", "real-time"]
+"""What receipts promise: a place in an order without cycles, or also that nothing multicast later comes before."""
 
 
 class ReplicaTable(Config, frozen=True):
@@ -122,6 +125,8 @@ class ClusterTable(Config, frozen=True):
     name: str
     groups: dict[str, GroupTable]
     protocol: str = "primcast"
+    order: Order | None = None
+    """None: acyclic, or real-time where nodes run a service."""
     durability: Durability = "fsync"
     data: str = "data"
     options: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -178,12 +183,19 @@ class Cluster:
     wire: Versions
     logs: Format
 
+    order: Order = "acyclic"
+    chooses_order: bool = True
+    """Whether the file names the order; else nodes that run a service choose real-time."""
     allows_changes: bool = True
     """Replicas may be changed while the cluster runs."""
     trace_every: int = 1
     """The deliveries of one message in this many are recorded."""
     audit: Path | None = None
     """The folder of the audit logs; None: audit lines go to each node's log."""
+
+    def for_service(self) -> "Cluster":
+        """The cluster as nodes see it that run a service: in real-time order, unless the file names an order."""
+        return self if self.chooses_order else replace(self, order="real-time")
 
     def permissions(self) -> Permissions:
         """The permissions of all nodes and clients."""
@@ -203,7 +215,14 @@ class Cluster:
             return TransportOptions(versions=self.wire, lines=network)
         if name is None and len(self.clients) == 1:
             name = next(iter(self.clients))
-        if name is None or name not in self.clients:
+        if name is None:
+            raise UsageError(
+                f"{self.file} has several clients, and none is named; expected one of: {', '.join(self.clients)}"
+                if self.clients
+                else f"{self.file} names no client, and security.mode is {self.security.mode!r}; expected a table"
+                " [clients.NAME] with its groups"
+            )
+        if name not in self.clients:
             raise UsageError(
                 f"client {name!r} does not exist in {self.file}; expected one of: {', '.join(self.clients)}"
             )
@@ -281,7 +300,7 @@ def read_cluster(file: Path | str) -> Cluster:
     try:
         values = tomllib.loads(file.read_text())
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}; expected a cluster.toml") from None
+        raise UsageError(f"{file}: {error.strerror}; expected a cluster.toml, `amcast init` writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{file}: {error}; expected TOML") from None
     table = parse_config(ClusterTable, values, str(file))
@@ -302,7 +321,8 @@ def read_cluster(file: Path | str) -> Cluster:
         file, table.name, table.protocol, table.options, table.durability, base / table.data, table.limits,
         table.trace.mode, folder, table.trace.run or folder.name, places.topology, places.names, places.addresses,
         places.listen_addresses, places.http_addresses, table.emulation, table.security, clients, table.wire,
-        table.logs, table.members.change, trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
+        table.logs, table.order or "acyclic", table.order is not None, table.members.change,
+        trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
         audit=base / table.audit if table.audit else None,
     )  # fmt: skip
 

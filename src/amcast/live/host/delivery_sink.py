@@ -107,6 +107,11 @@ class DeliverySink:
         if self._recent is not None:
             self._recent.skip_to(position)
 
+    def close_until(self, position: int) -> None:
+        """Lets subscribers know that every delivery before a position is closed."""
+        if self._recent is not None:
+            self._recent.close_until(position)
+
     def _record(self, effect: Deliver, position: int, message: Message, now: int, recorder: Recorder) -> None:
         assert self._group is not None, f"process {self._me} is in no group and delivers message {message.id}"
         recorder.record_delivery(

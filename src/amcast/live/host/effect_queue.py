@@ -1,23 +1,23 @@
 """The effect queue: executes effects in order, with the disk as a barrier among them.
 
 `Persist` starts to write a record and does not wait. Effects that must not happen before the record is durable (`Send`,
-`Deliver`, `Resolve` and the installation of a snapshot) are held until the store has it; timers and notes are not. A
-record that must wait for the deliveries before it (`Persist.after_deliveries`) is held as well, and all later records
-behind it.
+`Deliver`, `Resolve`, `Close` and the installation of a snapshot) are held until the store has it; timers and notes are
+not. A record that must wait for the deliveries before it (`Persist.after_deliveries`) is held as well, and all later
+records behind it.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from amcast.kernel.effects import Deliver, Effect, Note, Persist, Resolve, Send, SendEach
+from amcast.kernel.effects import Close, Deliver, Effect, Note, Persist, Resolve, Send, SendEach
 from amcast.kernel.message import Record
 from amcast.live.storage.store import Store
 
 MAX_HELD: Final = 20_000
 """With more held effects, the host reads nothing new until the disk has caught up."""
 
-_BARRED: Final = frozenset({Send, SendEach, Deliver, Resolve})
+_BARRED: Final = frozenset({Send, SendEach, Deliver, Resolve, Close})
 
 
 class EffectQueue:

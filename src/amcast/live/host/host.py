@@ -13,6 +13,7 @@ The host knows nothing of RPC, membership or operations. Its builder (`live/serv
 
 import asyncio
 import logging
+import platform
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from typing import Any, Final
 from amcast.kernel.effects import (
     About,
     CancelTimer,
+    Close,
     Deliver,
     Effect,
     Note,
@@ -51,7 +53,7 @@ from amcast.live.limits import Limits
 from amcast.live.security.request_filter import RequestFilter
 from amcast.live.storage.store import MemoryStore, Store
 from amcast.live.wire.connection import ClientInbox, Connection
-from amcast.live.wire.frames import RANGE_VERSION, Codec, Frame, topology_version
+from amcast.live.wire.frames import Codec, Frame, topology_version
 from amcast.live.wire.lost_packets import record_lost
 from amcast.live.wire.network import Address, Network
 from amcast.live.wire.transport import PLAIN, TransportOptions
@@ -80,12 +82,11 @@ class Host:
     __slots__ = (
         "_client_inbox", "_clock", "_coalescer", "_effects", "_expired", "_farewell", "_flush_is_scheduled",
         "_follower_delay_s", "_has_failed", "_has_new_requests", "_inbox", "_is_observed", "_is_running",
-        "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_admitted", "_on_installed",
-        "_on_resolve", "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter", "_requests", "_skew",
-        "_step_log",
-        "_store", "_tick_is_scheduled", "_timers", "_unordered_bytes", "codec", "ended", "events_taken", "home",
-        "is_leaving", "limits", "lost_sends", "me", "network", "process", "retired_ns", "servers", "sink",
-        "steps_taken", "topology",
+        "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_admitted", "_on_closed",
+        "_on_installed", "_on_resolve", "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter",
+        "_requests", "_skew", "_step_log", "_store", "_tick_is_scheduled", "_timers", "codec", "ended",
+        "events_taken", "home", "is_leaving", "limits", "lost_sends", "me", "network", "process", "retired_ns",
+        "servers", "sink", "steps_taken", "topology",
     )
     # fmt: on
 
@@ -101,6 +102,7 @@ class Host:
         step_log: StepLog | None = None,
         recent: RecentDeliveries | None = None,
         on_deliver: Callable[[Deliver], None] | None = None,
+        on_closed: Callable[[int], object] | None = None,
         on_resolve: Callable[[MessageId, tuple[GroupId, ...]], None] | None = None,
         on_installed: Callable[[int], object] | None = None,
         on_topology: Callable[[Topology, Topology], list[Effect]] | None = None,
@@ -119,7 +121,8 @@ class Host:
         """`on_topology` gets the old and the new topology and returns effects to execute with those of the step;
         `on_retired` gets the configuration that removed the process, and the time; `on_admitted` is called when the
         group has admitted the process' data folder; `on_rpc` gets connections that begin
-        with an RPC request; `on_installed` gets the position of a snapshot. `recent` keeps deliveries for subscribers.
+        with an RPC request; `on_installed` gets the position of a snapshot, `on_closed` that before which everything is
+        closed. `recent` keeps deliveries for subscribers.
         `coalesce_us` is for a node that owns its operating-system process."""
         self.process = process
         self.me = process.me
@@ -149,10 +152,9 @@ class Host:
         """Steps take the slow way that records them, or skews their clock."""
         self._on_resolve, self._on_installed = on_resolve, on_installed
         self._on_topology, self._on_retired = on_topology, on_retired
-        self._on_admitted = on_admitted
+        self._on_admitted, self._on_closed = on_admitted, on_closed
         self._farewell = spec.farewell
         self._largest_payload = self.limits.message_bytes + BATCH_OVERHEAD_BYTES
-        self._unordered_bytes = self.limits.unordered_bytes
         self._follower_delay_s = self.limits.follower_delay_us / 1e6
         self._has_failed = self._is_running = self._is_stopped = False
         self._tick_is_scheduled = self._flush_is_scheduled = False
@@ -166,7 +168,7 @@ class Host:
         rng = rng or random.Random()
         self._timers = Timers(rng, self._wake)
         self._expired = self._timers.expired
-        self._coalescer = WakeupCoalescer(coalesce_us)
+        self._coalescer = WakeupCoalescer(coalesce_us, lambda: process.is_leader)
         self.sink = DeliverySink(
             self.me, process.group, on_deliver=on_deliver, on_fresh=self._coalescer.record_delivery,
             recorder=recorder, recent=recent, delivered_until=delivered_until, recorded_until=recorded_until,
@@ -181,6 +183,7 @@ class Host:
             SendEach: self._send_each,
             Deliver: self._deliver,
             Resolve: self._resolve,
+            Close: self._close,
             SetTimer: self._timers.set,
             CancelTimer: self._timers.cancel,
             Note: self._note,
@@ -245,6 +248,8 @@ class Host:
     def start(self, addresses: Mapping[ProcessId, Address], lazy: bool = False) -> None:
         """Starts this incarnation with its records; then come arrivals. `lazy`: servers are dialled on demand."""
         loop = asyncio.get_running_loop()
+        # The process itself may begin with an older topology, and follow when it has replayed its records.
+        self.servers.update(addresses)
         self._store.start(
             lambda ticket: loop.call_soon_threadsafe(self._on_durable, ticket),
             lambda error: loop.call_soon_threadsafe(self.fail, error),
@@ -261,7 +266,7 @@ class Host:
             return False
         self.is_leaving = True
         links = self.network.links
-        peers = [peer for peer, link in links.items() if link.connection is not None and link.version >= RANGE_VERSION]
+        peers = [peer for peer, link in links.items() if link.connection is not None]
         self._outbox.send(tuple(peers), self.codec.encode(self._farewell(self.incarnation)), None)
         self._outbox.flush(self._read_clock() if self._is_traced else None)
         return True
@@ -283,7 +288,8 @@ class Host:
             self._step_log.close()
         if self._recorder is not None and not self._has_failed:
             # A failed process may come back; its last incarnation, or the run's owner, records it.
-            self._recorder.record_process(self.me, self.home, self.process.topology.region(self.me), self.retired_ns)
+            region = self.process.topology.region(self.me)
+            self._recorder.record_process(self.me, self.home, region, self.retired_ns, platform.node())
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -411,25 +417,20 @@ class Host:
         except Exception as error:
             self.fail(error)
             return
-        if self._has_new_requests or self.network.are_clients_paused:
+        if self._has_new_requests or self.network.are_clients_paused or self.network.names_over_bytes:
             self._has_new_requests = False
             self._coalescer.record_request(self._now)
-            self._update_backpressure(self.process.unanswered_bytes())
+            self.network.limit_unordered(self.process.unanswered_bytes(), self.process.unanswered_bytes_by_client)
         if self._inbox or self._expired:
             self._wake()
         if self._outbox.deferred and not self._flush_is_scheduled:
             self._flush_is_scheduled = True
             asyncio.get_running_loop().call_later(self._follower_delay_s, self._flush_deferred)
-        self._coalescer.end_tick(self._now, self.process.is_leader)
+        self._coalescer.end_tick(self._now)
 
     def _flush_deferred(self) -> None:
         self._flush_is_scheduled = False
         self._outbox.flush_deferred(self._read_clock() if self._is_traced else None)
-
-    def _update_backpressure(self, unanswered: int) -> None:
-        """Stops reading from clients while too many of their bytes are unanswered, and resumes at half of the limit."""
-        if unanswered > self._unordered_bytes or unanswered <= self._unordered_bytes // 2:
-            self.network.pause_clients(unanswered > self._unordered_bytes)
 
     def _step(self) -> None:
         now = self._clock()
@@ -456,6 +457,8 @@ class Host:
     def _change_topology(self) -> list[Effect]:
         """Follows the process to a new topology, before anything of the step is sent to new members."""
         old, self.topology = self.topology, self.process.topology
+        if old == self.topology:
+            return []
         self.servers.update(self.topology.servers)
         return [] if self._on_topology is None else self._on_topology(old, self.topology)
 
@@ -516,6 +519,11 @@ class Host:
     def _resolve(self, effect: Resolve) -> None:
         if self._on_resolve is not None:
             self._on_resolve(effect.message, effect.absent)
+
+    def _close(self, effect: Close) -> None:
+        self.sink.close_until(effect.position)
+        if self._on_closed is not None:
+            self._on_closed(effect.position)
 
     def _note(self, effect: Note) -> None:
         if is_installation(effect):

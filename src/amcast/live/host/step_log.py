@@ -19,6 +19,7 @@ import msgspec
 from amcast.kernel.effects import (
     About,
     CancelTimer,
+    Close,
     Deliver,
     Effect,
     Note,
@@ -31,7 +32,19 @@ from amcast.kernel.effects import (
     SetTimer,
 )
 from amcast.kernel.errors import UsageError
-from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Requests, Started, Submit, Suspect, Timer
+from amcast.kernel.events import (
+    Event,
+    Leader,
+    LinkReset,
+    PeerDown,
+    Receive,
+    Requests,
+    Started,
+    StateTaken,
+    Submit,
+    Suspect,
+    Timer,
+)
 from amcast.kernel.folder import FolderState
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
@@ -115,8 +128,10 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     after_deliveries: bool = False
 
 
-_EventRow = _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | LinkReset | PeerDown
-_EffectRow = _Send | _SendEach | _Persist | Deliver | Resolve | SetTimer | CancelTimer | Note | Remember | Restart
+_EventRow = _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | StateTaken | LinkReset | PeerDown
+_EffectRow = (
+    _Send | _SendEach | _Persist | Deliver | Resolve | Close | SetTimer | CancelTimer | Note | Remember | Restart
+)
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])
 

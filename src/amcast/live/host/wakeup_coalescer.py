@@ -30,10 +30,13 @@ SMALL_BUNDLE: Final = 8
 class WakeupCoalescer:
     """Decides whether, and for how long, a host sleeps at the end of a tick."""
 
-    def __init__(self, limit_us: int, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, limit_us: int, is_leader: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self.is_busy = False
         """The last deliveries were many, and recent."""
         self._limit_us = limit_us
+        self._is_leader = is_leader
         self._sleep = sleep
         self._delivered = 0
         self._sleep_s = 0.0
@@ -52,7 +55,7 @@ class WakeupCoalescer:
         """Marks the replica as a gateway with active clients for the next ACTIVE_NS."""
         self._gateway_until_ns = now + ACTIVE_NS
 
-    def end_tick(self, now: int, is_leader: bool = False) -> None:
+    def end_tick(self, now: int) -> None:
         """Sleeps if the last ticks delivered enough to pay for it and the replica is a leader or an active gateway."""
         if self._delivered:
             worth_us = self._delivered * PER_MESSAGE_US
@@ -62,5 +65,5 @@ class WakeupCoalescer:
             self._busy_until_ns = now + ACTIVE_NS
         elif now > self._busy_until_ns:
             self.is_busy = False
-        if self.is_busy and self._sleep_s and (is_leader or now < self._gateway_until_ns):
+        if self.is_busy and self._sleep_s and (now < self._gateway_until_ns or self._is_leader()):
             self._sleep(self._sleep_s)

@@ -14,7 +14,7 @@ have been replaced meanwhile, or all the others may have moved.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.membership.catch_up import catch_up
 from amcast.live.membership.state_survey import StateSurvey
 from amcast.live.rpc.client import RpcClient
-from amcast.live.storage.atomic_files import read_json, write_atomically
+from amcast.live.storage.atomic_files import read_checked, write_checked
 from amcast.live.wire.peers import Address
 
 log = logging.getLogger("amcast.live")
@@ -62,10 +62,10 @@ class Roster(msgspec.Struct):
 
     @classmethod
     def read(cls, folder: Path) -> "Roster | None":
-        return read_json(folder / FILE, cls, "the members that this node stored")
+        return read_checked(folder / FILE, cls, "the members that this node stored")
 
     def write(self, folder: Path) -> None:
-        write_atomically(folder / FILE, msgspec.json.encode(self))
+        write_checked(folder / FILE, msgspec.json.encode(self))
 
 
 def load_known_members(cluster: Cluster, node: str) -> Cluster:
@@ -91,7 +91,7 @@ def load_known_members(cluster: Cluster, node: str) -> Cluster:
     return cluster.with_topology(now)
 
 
-def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, Topology]:
+def load_roster(cluster: Cluster, me: ProcessId, has_records: bool) -> tuple[Roster, Topology]:
     """The stored roster of this node, and the topology that its process begins with. Writes the roster if there is
     none."""
     folder = cluster.data_folder(me)
@@ -102,8 +102,8 @@ def load_roster(cluster: Cluster, me: ProcessId, logged: bool) -> tuple[Roster, 
         roster.write(folder)
         return roster, configured
     first = Topology.from_dict(roster.first, str(folder / FILE))
-    # Only the records of a log refer to an earlier topology.
-    return roster, first if logged and first.configuration < configured.configuration else configured
+    # Only records refer to an earlier topology.
+    return roster, first if has_records and first.configuration < configured.configuration else configured
 
 
 # The running process
@@ -193,15 +193,20 @@ class TopologyFollower:
             self._host.network.remove_server(peer)
 
     async def run(
-        self, rpc: RpcClient, survey: StateSurvey, recent: RecentDeliveries, caught_up: asyncio.Event
+        self,
+        rpc: RpcClient,
+        survey: StateSurvey,
+        recent: RecentDeliveries,
+        caught_up: asyncio.Event,
+        wait_for_application: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
-        """Runs beside the protocol: determines when the replica has caught up, whether its group still has its state,
-        and whether the replica lost contact with its group."""
+        """Runs beside the protocol: determines when the replica, and the application on it, has caught up, whether its
+        group still has its state, and whether the replica lost contact with its group."""
         host = self._host
         self._rpc = rpc
         joins = host.incarnation > 0 or host.topology.configuration > 0
         catch_up_task = asyncio.get_running_loop().create_task(
-            catch_up(recent, caught_up, rpc, host.me, self.other_members, joins)
+            catch_up(recent, caught_up, rpc, host.me, self.other_members, joins, wait_for_application)
         )
         waited, wait = 0.0, CHECK_S
         try:

@@ -9,6 +9,7 @@
 
 import asyncio
 import os
+import platform
 import random
 import select
 import signal
@@ -118,6 +119,10 @@ class LocalCluster:
         """Uses another cluster.toml for nodes that are started from now on."""
         self.cluster = read_cluster(file)
 
+    def is_running(self, node: str) -> bool:
+        """Whether a node was started, and neither stopped nor reported as exited since."""
+        return node in self._children
+
     def pid(self, node: str) -> int:
         """The operating-system process id of a node."""
         return self._children[node].pid
@@ -178,7 +183,7 @@ class LocalCluster:
     def record_dead(self, recorder: Recorder) -> None:
         """Records the facts of nodes that died and were not restarted, which they cannot record themselves."""
         for process, group, region, died_ns in self._died.values():
-            recorder.record_process(process, group, region, died_ns)
+            recorder.record_process(process, group, region, died_ns, platform.node())
 
     def stop(self, *nodes: str, timeout_s: float = 10.0) -> None:
         """Stops nodes gracefully; a node that exits with an error is reported with the end of its log."""
@@ -233,9 +238,9 @@ class LocalCluster:
             await asyncio.sleep(SETTLE_POLL_S)
 
     def last_log_line(self, node: str) -> str:
-        """The last line of a node's log."""
+        """The last line that a node logged."""
         lines = self._log(node).read_text().strip().splitlines()
-        return lines[-1] if lines else "its log is empty"
+        return lines[-1] if lines else f"it logged nothing ({self._log(node)})"
 
     def _log(self, node: str) -> Path:
         return self.logs / f"{node.replace('/', '-')}.log"

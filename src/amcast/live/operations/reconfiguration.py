@@ -113,14 +113,16 @@ def carry_out_change(
 
 
 async def check_remaining_quorum(rpc: RpcClient, topology: Topology, change: ReplicaChange) -> None:
-    """Refuses to remove a replica if fewer than a quorum of the remaining ones answer."""
+    """Refuses to remove a replica if fewer than a quorum of the remaining ones take part. A replica that was added and
+    waits for its admission does not: without the removed one it might wait for ever."""
     home = change.node.rpartition("/")[0]
     group = next(group for group, name in topology.names.items() if name == home)
-    answering = await rpc.fetch_progress(topology.members(group))
-    if len(answering) < topology.quorum(group):
+    answers = await rpc.fetch_progress(topology.members(group))
+    able = sum(progress.has_state for progress in answers.values())
+    if able < topology.quorum(group):
         raise UsageError(
             f"--remove {change.node}: of the {len(topology.members(group))} replicas that would remain in {home},"
-            f" {len(answering)} answer; expected a majority, {topology.quorum(group)}"
+            f" {len(answers)} answer and {able} have the group's state; expected a majority, {topology.quorum(group)}"
         )
 
 

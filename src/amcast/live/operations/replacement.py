@@ -12,6 +12,7 @@ member, with a reason.
 readmits nobody. An operator then decides that the folder is used as it is.
 """
 
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +43,9 @@ def prepare_replacement(cluster: Cluster, node: str, client: str | None, incarna
     files.make_folder().lock()
     try:
         for name in files.list():
-            if name != LOCK:
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)  # the journal of a hosted program
+            elif name != LOCK:
                 files.remove(name)
         # Opening the folder adds one.
         write_identity(files, Identity(draw_folder(), incarnation - 1, is_lost=True))

@@ -5,8 +5,9 @@ the caller may try another replica.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 from amcast.kernel.errors import CannotTellError, UsageError
@@ -26,12 +27,14 @@ from amcast.live.rpc.messages import (
     RpcEnvelope,
     StateChunk,
     StateHeader,
+    StatePending,
     decode_reply,
     encode_request,
 )
 from amcast.live.security.tls import parse_subject
+from amcast.live.storage.state_files import DamagedStateError, IncompleteState, StateFile, StateWriter, check_state
 from amcast.live.wire import frames
-from amcast.live.wire.frames import HEAD, HEAD_BYTES, RANGE_VERSION
+from amcast.live.wire.frames import HEAD, HEAD_BYTES
 from amcast.live.wire.transport import PLAIN, TransportOptions
 
 Address = tuple[str, int]
@@ -40,7 +43,9 @@ REFUSED: Final = "connection refused"
 """The reason of a `NoAnswerError` when no process listens at the address."""
 READ_BYTES: Final = 256 * KIB
 """Bytes that are read ahead of the consumer of replies; TCP holds back the rest."""
-MAX_STATE_BYTES: Final = 4096 * MIB
+BLOCK_BYTES: Final = 1 * MIB
+"""Bytes of a state that are written to disk at once."""
+MAX_STATE_BYTES: Final = 1 << 40
 """A larger application state is refused."""
 
 
@@ -48,8 +53,12 @@ class NoAnswerError(CannotTellError):
     """A replica did not answer; another one may."""
 
 
-class OtherVersionError(NoAnswerError):
-    """A replica refused or closed the connection at the first frame: it may speak an older wire version."""
+class OlderVersionError(NoAnswerError):
+    """A replica refused a request, and speaks an older wire version."""
+
+    def __init__(self, sentence: str, version: int) -> None:
+        super().__init__(sentence)
+        self.version = version
 
 
 class RpcCall:
@@ -64,8 +73,6 @@ class RpcCall:
         framing: frames.Framing,
     ) -> None:
         self._framing = framing
-        self._is_first = True
-        """Nothing was received yet."""
         self._reader = reader
         self._writer = writer
         self._peer = peer
@@ -78,21 +85,20 @@ class RpcCall:
                 return await self._read()
         except (OSError, TimeoutError, EOFError, BadFrameError) as error:
             reason = str(error) or type(error).__name__
-            is_version = self._is_first and isinstance(error, EOFError | ConnectionResetError)
-            kind = OtherVersionError if is_version else NoAnswerError
-            raise kind(f"{self._peer} stopped answering: {reason}") from None
+            raise NoAnswerError(f"{self._peer} stopped answering: {reason}") from None
 
     async def _read(self) -> AnyReply:
         framing = self._framing
         head = await self._reader.readexactly(HEAD_BYTES)
-        self._is_first = False
         length, version, kind = HEAD.unpack(head)
         if not 2 <= length <= self._limits.frame_bytes:
             raise BadFrameError(f"a frame of {length} bytes; expected 2 to {self._limits.frame_bytes}")
         if kind == frames.REFUSE:
             refusal = frames.read_refusal(await self._reader.readexactly(length - 2))
-            error = OtherVersionError if refusal.version < framing.version else NoAnswerError
-            raise error(f"{self._peer} refuses: {refusal.reason}")
+            sentence = f"{self._peer} refuses: {refusal.reason}"
+            if refusal.version < framing.version:
+                raise OlderVersionError(sentence, refusal.version)
+            raise NoAnswerError(sentence)
         if kind != frames.RPC_REPLY or version != framing.version:
             raise BadFrameError(
                 f"a frame of kind {kind} and version {version}; expected {frames.RPC_REPLY} and {framing.version}"
@@ -102,9 +108,7 @@ class RpcCall:
             frame += await self._reader.readexactly(2)
             frames.check_guard(frame, length)
         frame += await self._reader.readexactly(length + 4 - len(frame))
-        if framing.is_checked:
-            frames.check_intact(frame)
-        return decode_reply(framing.payload(frame))
+        return decode_reply(framing.open(frame))
 
     def close(self) -> None:
         """Closes the connection."""
@@ -131,8 +135,8 @@ class RpcClient:
         self._cluster = cluster
         self._addresses = dict(addresses)
         self._transport = transport
-        self._older: set[ProcessId] = set()
-        """Replicas that speak only the oldest version with RPC requests."""
+        self._older: dict[ProcessId, int] = {}
+        """The versions of replicas that refused the newest one."""
 
     async def call(self, process: ProcessId, request: AnyRequest) -> RpcCall:
         """Sends a request to one replica; the caller reads the replies one by one."""
@@ -149,7 +153,7 @@ class RpcClient:
         except (OSError, TimeoutError) as error:
             raise NoAnswerError(f"{peer} cannot be reached: {_reason(error)}") from None
         self._check_server(process, peer, writer)
-        version = RANGE_VERSION if process in self._older else max(self._transport.versions[1], RANGE_VERSION)
+        version = self._older.get(process, self._transport.versions[1])
         framing = frames.find_framing(version, self._transport.security is None)
         writer.write(encode_request(RpcEnvelope(version, self._cluster, process, request), framing))
         return RpcCall(reader, writer, peer, self.limits, framing)
@@ -166,17 +170,17 @@ class RpcClient:
             raise NoAnswerError(f"{peer} is another process: {refused}") from None
 
     async def request(self, process: ProcessId, request: AnyRequest) -> AnyReply:
-        """Sends a request and returns its only reply; asks again in an older version if the replica may speak it."""
+        """Sends a request and returns its only reply; asks again in an older version if the replica speaks that."""
         try:
             return await self._request_once(process, request)
-        except OtherVersionError:
-            if process in self._older or self._transport.versions[1] <= RANGE_VERSION:
+        except OlderVersionError as refused:
+            if process in self._older or refused.version < self._transport.versions[0]:
                 raise
-        self._older.add(process)
+            self._older[process] = refused.version
         try:
             return await self._request_once(process, request)
         except NoAnswerError:
-            self._older.discard(process)
+            del self._older[process]
             raise
 
     async def _request_once(self, process: ProcessId, request: AnyRequest) -> AnyReply:
@@ -220,20 +224,25 @@ class RpcClient:
         finally:
             call.close()
 
-    async def fetch_state(self, processes: Sequence[ProcessId], position: int) -> tuple[int, bytes]:
-        """Fetches an application's state after at least `position` deliveries, from the first replica that has one."""
+    async def fetch_state(
+        self, processes: Sequence[ProcessId], position: int, folder: Path, syncs: bool = False
+    ) -> StateFile:
+        """Fetches an application's state after at least `position` deliveries into a folder, from the first replica
+        that has one."""
         failures: list[str] = []
         for process in processes:
             try:
-                return await self._fetch_state_from(process, position)
-            except NoAnswerError as error:
+                return await self._fetch_state_from(process, position, folder, syncs)
+            except (NoAnswerError, DamagedStateError) as error:
                 failures.append(str(error))
         raise NoAnswerError("; ".join(failures) or "there is no other member")
 
-    async def _fetch_state_from(self, process: ProcessId, position: int) -> tuple[int, bytes]:
-        call = await self.call(process, FetchState(position))
+    async def _fetch_state_from(self, process: ProcessId, position: int, folder: Path, syncs: bool) -> StateFile:
+        call = await self.call(process, FetchState(position, accepts_file=True))
         try:
             header = await call.reply()
+            while isinstance(header, StatePending):
+                header = await call.reply()
             if (
                 not isinstance(header, StateHeader)
                 or header.position < position
@@ -242,17 +251,39 @@ class RpcClient:
                 raise NoAnswerError(
                     f"process {process} replies with {header!r}; expected a StateHeader at position {position} or later"
                 )
-            state = bytearray()
-            while len(state) < header.bytes:
-                chunk = await call.reply()
-                if not isinstance(chunk, StateChunk) or not chunk.data or len(state) + len(chunk.data) > header.bytes:
-                    raise NoAnswerError(
-                        f"process {process} sent {len(state)} of {header.bytes} bytes of its state, then another reply"
-                    )
-                state += chunk.data
-            return header.position, bytes(state)
+            if header.is_file:
+                return await self._receive_file(call, process, header, folder, syncs)
+            return await self._receive_content(call, process, header, folder, syncs)
         finally:
             call.close()
+
+    async def _receive_file(
+        self, call: RpcCall, process: ProcessId, header: StateHeader, folder: Path, syncs: bool
+    ) -> StateFile:
+        """Receives a state file, and checks it."""
+        file = IncompleteState(folder, header.position, syncs)
+        try:
+            async for block in _read_chunks(call, process, header.bytes):
+                await asyncio.to_thread(file.write, block)
+            await asyncio.to_thread(check_state, file.path, header.position)
+            return await asyncio.to_thread(file.complete)
+        except BaseException:
+            file.abandon()
+            raise
+
+    async def _receive_content(
+        self, call: RpcCall, process: ProcessId, header: StateHeader, folder: Path, syncs: bool
+    ) -> StateFile:
+        """Receives the bytes of a state from a node of version 0.1."""
+        writer = StateWriter(folder, header.position, syncs)
+        try:
+            writer.begin_piece(header.bytes)
+            async for block in _read_chunks(call, process, header.bytes):
+                await asyncio.to_thread(writer.add, block)
+            return await asyncio.to_thread(writer.finish, True)
+        except BaseException:
+            writer.abandon()
+            raise
 
     async def fetch_progress(
         self, processes: Iterable[ProcessId], within_s: float | None = None
@@ -272,6 +303,21 @@ class RpcClient:
                 return process, None
 
         return dict(await asyncio.gather(*(request_one(process) for process in processes)))
+
+
+async def _read_chunks(call: RpcCall, process: ProcessId, size: int) -> AsyncIterator[bytes]:
+    """The bytes of StateChunks, gathered into larger blocks."""
+    received = 0
+    block = bytearray()
+    while received < size:
+        chunk = await call.reply()
+        if not isinstance(chunk, StateChunk) or not chunk.data or received + len(chunk.data) > size:
+            raise NoAnswerError(f"process {process} sent {received} of {size} bytes of its state, then another reply")
+        received += len(chunk.data)
+        block += chunk.data
+        if len(block) >= BLOCK_BYTES or received == size:
+            yield bytes(block)
+            block.clear()
 
 
 def _reason(error: OSError | TimeoutError) -> str:

@@ -6,22 +6,26 @@
 | request | replies |
 |---|---|
 | GetProgress | Progress: the positions it still holds, whether it has caught up, and whether it has its group's state |
-| Subscribe | Deliveries, Deliveries, ... from a position on, KeepAlive when idle; PositionExpired when it is too old |
+| Subscribe | Deliveries, Deliveries, ... from a position on, KeepAlive when idle, or when deliveries that were sent are
+closed; PositionExpired when the position is too old |
 | AllocateClientId | ClientId: an unused process id for a new client (`storage/client_ids.py`) |
 | ReleaseClientId | none: a client stops and returns its id |
+| FindPosition | FoundPosition: the position of a message, when it is delivered |
 | GetTopology | CurrentTopology: the newest topology that this replica knows (`live/membership/topology_follower.py`) |
 | GetNodeStatus | NodeStatus: the status of this replica, or what one message waits for; for operators |
-| FetchState | StateHeader, then StateChunks: the state of the application (`live/server/application.py`) |
+| FetchState | StatePending while it is written, StateHeader, then StateChunks: the state of the application |
+| FollowResults | ServiceLeader, ServiceResults, ... of a session (`live/server/service_host.py`), KeepAlive when idle |
 """
 
 from typing import Any, Final, cast
 
 import msgspec
 
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.live.errors import BadFrameError
 from amcast.live.wire import frames
+from amcast.services.messages import Result
 
 
 class RpcRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -37,6 +41,8 @@ class Subscribe(RpcRequest, frozen=True):
 
     group: GroupId
     position: int
+    only_closed: bool = False
+    """Only deliveries that are closed; refused in the acyclic setting."""
 
 
 class AllocateClientId(RpcRequest, frozen=True):
@@ -52,10 +58,19 @@ class ReleaseClientId(RpcRequest, frozen=True):
     sequence: int
 
 
+class FindPosition(RpcRequest, frozen=True):
+    """Asks for the position of a message of the caller in the order of a replica's group."""
+
+    message: MessageId
+
+
 class FetchState(RpcRequest, frozen=True):
     """Asks for the application's state after at least `position` deliveries."""
 
     position: int
+    accepts_file: bool = False
+    """The caller accepts a file in pieces (`live/storage/state_files.py`), and StatePending before it; a node of
+    version 0.1 does not, and expects the bytes of the state."""
 
 
 class GetNodeStatus(RpcRequest, frozen=True):
@@ -68,7 +83,25 @@ class GetTopology(RpcRequest, frozen=True):
     """Asks for the newest topology that a replica knows."""
 
 
-AnyRequest = GetProgress | Subscribe | AllocateClientId | ReleaseClientId | FetchState | GetNodeStatus | GetTopology
+class FollowResults(RpcRequest, frozen=True):
+    """Asks for the results of a session's commands, those that are kept and those that follow."""
+
+    session: int
+    digest: str
+    """Of the service as the caller knows it."""
+
+
+AnyRequest = (
+    GetProgress
+    | Subscribe
+    | AllocateClientId
+    | ReleaseClientId
+    | FindPosition
+    | FetchState
+    | GetNodeStatus
+    | GetTopology
+    | FollowResults
+)
 
 
 class RpcEnvelope(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +127,8 @@ class Progress(RpcReply, frozen=True):
     incarnation: int
     has_state: bool = True
     """The replica has its group's state and does not wait to receive it (`live/membership/state_survey.py`)."""
+    closed: int | None = None
+    """Every delivery of the group before this position is closed; None if that is not known in this setting."""
 
 
 class Deliveries(RpcReply, frozen=True):
@@ -101,12 +136,16 @@ class Deliveries(RpcReply, frozen=True):
 
     position: int
     messages: list[Message]
+    closed: int | None = None
+    """As in `Progress`."""
 
 
 class KeepAlive(RpcReply, frozen=True):
-    """There is no new delivery; the next one will be at position `next`."""
+    """There is no new delivery, and perhaps more is closed; the next delivery will be at position `next`."""
 
     next: int
+    closed: int | None = None
+    """As in `Progress`."""
 
 
 class PositionExpired(RpcReply, frozen=True):
@@ -127,11 +166,23 @@ class ClientId(RpcReply, frozen=True):
     """The current topology if the members have changed: the client's cluster.toml may be older."""
 
 
+class FoundPosition(RpcReply, frozen=True):
+    """The position of a message; None if the replica has delivered it and does not know where any more."""
+
+    position: int | None
+
+
 class StateHeader(RpcReply, frozen=True):
     """The position and the size of an application's state, which follows in chunks."""
 
     position: int
     bytes: int
+    is_file: bool = False
+    """The chunks are those of a file (`live/storage/state_files.py`), not the bytes of the state."""
+
+
+class StatePending(RpcReply, frozen=True):
+    """The state is being written to disk; the header will follow."""
 
 
 class StateChunk(RpcReply, frozen=True):
@@ -152,6 +203,18 @@ class CurrentTopology(RpcReply, frozen=True):
     topology: bytes
 
 
+class ServiceLeader(RpcReply, frozen=True):
+    """The leader of the replica's group, as far as it knows: that one has results first."""
+
+    leader: ProcessId
+
+
+class ServiceResults(RpcReply, frozen=True):
+    """Results of a session's commands in this group."""
+
+    results: list[Result]
+
+
 AnyReply = (
     CurrentTopology
     | NodeStatus
@@ -160,8 +223,12 @@ AnyReply = (
     | KeepAlive
     | PositionExpired
     | ClientId
+    | FoundPosition
     | StateHeader
+    | StatePending
     | StateChunk
+    | ServiceLeader
+    | ServiceResults
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -9,18 +9,19 @@ writes no more than the socket takes, and all subscribers share the deliveries (
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol
 
 import msgspec
 
-from amcast.kernel.errors import UsageError
-from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
+from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.ids import MAX_SENDER, GroupId, MessageId, ProcessId, sender_of
+from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import encode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.audit_log import record_audit
 from amcast.live.errors import RefusedError
-from amcast.live.host.recent_deliveries import RecentDeliveries
-from amcast.live.limits import KIB, Limits
+from amcast.live.host.recent_deliveries import ACYCLIC, RecentDeliveries
+from amcast.live.limits import KIB, MIB, Limits
 from amcast.live.rpc.messages import (
     AllocateClientId,
     AnyReply,
@@ -28,6 +29,9 @@ from amcast.live.rpc.messages import (
     CurrentTopology,
     Deliveries,
     FetchState,
+    FindPosition,
+    FollowResults,
+    FoundPosition,
     GetNodeStatus,
     GetProgress,
     GetTopology,
@@ -37,22 +41,29 @@ from amcast.live.rpc.messages import (
     Progress,
     ReleaseClientId,
     RpcRequest,
+    ServiceLeader,
+    ServiceResults,
     StateChunk,
     StateHeader,
+    StatePending,
     Subscribe,
     decode_request,
     encode_reply,
 )
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
+from amcast.live.storage.state_files import StateFile, read_state
 from amcast.live.wire.connection import Connection
-from amcast.live.wire.frames import RANGE_VERSION, WIRE_VERSION
 from amcast.live.wire.quotas import ClientQuotas
+from amcast.services.messages import Result
 from amcast.storage.client_ids import ClientIdAllocator
 
 log = logging.getLogger("amcast.live")
 
 CHUNK_BYTES: Final = 128 * KIB
 """Size of one reply, unless it holds a single larger message."""
+
+READ_BYTES: Final = 1 * MIB
+"""Bytes of a state that are read from the disk at once."""
 
 ANSWERED_ALWAYS: Final = frozenset({GetNodeStatus, GetProgress})
 """Requests that a replica answers although its group has not admitted it: they ask for its condition."""
@@ -92,12 +103,47 @@ class StatusSource(Protocol):
         """What one message waits for."""
 
 
+class StateSource(Protocol):
+    """An application that exports its state (`live/server/application.py`)."""
+
+    async def wait_for_position(self, position: int) -> None:
+        """Waits until the application has everything before a position."""
+
+    async def provide_state(self, position: int) -> StateFile:
+        """A file with the state after at least a number of deliveries."""
+
+
+class ResultSource(Protocol):
+    """The service of a replica, for callers that wait for results (`live/server/service_host.py`)."""
+
+    digest: str
+
+    def follow(self, session: int) -> "ResultFollower":
+        """Begins to follow the results of a session."""
+
+    def leader(self) -> ProcessId:
+        """The leader of the replica's group, as far as it knows."""
+
+    def describe_waiting(self) -> str:
+        """What a command has waited for, for a while; "" if none does."""
+
+
+class ResultFollower(Protocol):
+    """Reads the results of one session."""
+
+    async def read(self, timeout_s: float) -> list[Result]:
+        """The results that were not read before; waits for the next one, or for so long."""
+
+    def close(self) -> None:
+        """Ends following."""
+
+
 class RpcServer:
     """Answers RPC requests at one replica."""
 
     def __init__(
         self,
-        me: ProcessId,
+        process: Process,
         group: GroupId,
         cluster: str,
         incarnation: int,
@@ -109,11 +155,12 @@ class RpcServer:
         *,
         permissions: Permissions | None = None,
         client_ids: ClientIdAllocator | None = None,
-        take_state: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None,
+        state_source: StateSource | None = None,
         topology: Callable[[], Topology | None] = lambda: None,
         holds_state: Callable[[], bool] = lambda: True,
         status: StatusSource | None = None,
         refusal: Callable[[], str] = lambda: "",
+        service: ResultSource | None = None,
     ) -> None:
         """`admit_client` counts a connection of a client, or refuses it; it is told whether the request is short."""
         self._quotas = quotas
@@ -121,17 +168,20 @@ class RpcServer:
         self._recent = recent
         self._caught_up = caught_up
         self._client_ids = client_ids
-        self._take_state = take_state
-        """Returns the application's state after at least a number of deliveries; None without such an application."""
+        self._state_source = state_source
+        """None without an application that exports its state."""
         self._topology = topology
         """Returns the current topology, or None while the process does not know it."""
         self._holds_state = holds_state
         """Whether this replica has its group's state."""
         self._status = status
         self._refusal = refusal
-        """Why this replica does not take part in its group; "" if it does."""
+        """Why this replica answers no request, as the end of a sentence; "" if it does."""
+        self._service = service
+        self._process = process
+        """Knows whether others may rely on its deliveries (`is_serving`), and what it has delivered."""
         self._group = group
-        self._me = me
+        self._me = process.me
         self._cluster = cluster
         self._incarnation = incarnation
         self._limits = limits
@@ -143,18 +193,19 @@ class RpcServer:
             Subscribe: self._handle_subscribe,
             AllocateClientId: self._handle_allocate_client_id,
             ReleaseClientId: self._handle_release_client_id,
+            FindPosition: self._handle_find_position,
             FetchState: self._handle_fetch_state,
             GetNodeStatus: self._handle_get_node_status,
             GetTopology: self._handle_get_topology,
+            FollowResults: self._handle_follow_results,
         }
 
     def accept(self, connection: Connection, payload: Any) -> None:
         """Checks the request that a connection began with, and answers it in a task of its own."""
         envelope = decode_request(payload)
-        if not RANGE_VERSION <= envelope.version <= WIRE_VERSION:
+        if envelope.version != connection.framing.version:
             raise RefusedError(
-                f"the request has wire version {envelope.version};"
-                f" process {self._me} expects {RANGE_VERSION} to {WIRE_VERSION}"
+                f"the request states wire version {envelope.version} in a frame of version {connection.framing.version}"
             )
         if envelope.cluster != self._cluster:
             raise RefusedError(f"this is cluster {self._cluster!r}, not {envelope.cluster!r}")
@@ -171,7 +222,7 @@ class RpcServer:
     def _admit(self, connection: Connection, request: RpcRequest) -> None:
         """Counts the request of a client, or refuses it because of a quota; nodes have none."""
         if self._permissions is None or connection.subject().kind != "node":
-            self._admit_client(connection, not isinstance(request, Subscribe))
+            self._admit_client(connection, not isinstance(request, Subscribe | FollowResults))
         record_audit("requested", connection.describe_owner(), connection.peername, request=type(request).__name__)
 
     async def close(self) -> None:
@@ -183,8 +234,8 @@ class RpcServer:
 
     async def _serve(self, connection: Connection, request: RpcRequest) -> None:
         try:
-            if type(request) not in ANSWERED_ALWAYS and (reason := self._refusal()):
-                raise RefusedError(f"process {self._me} does not take part in its group: {reason}")
+            if type(request) not in ANSWERED_ALWAYS:
+                self._check_serving()
             await self._handlers[type(request)](RpcConnection(connection, self._limits), request)
             connection.finish()
         except (RefusedError, UsageError, OSError) as error:
@@ -196,11 +247,18 @@ class RpcServer:
             log.error("%s cannot be answered", type(request).__name__, exc_info=error)
             connection.refuse(f"the request failed at process {self._me}: {error!r}")
 
+    def _check_serving(self) -> None:
+        if reason := self._refusal():
+            raise RefusedError(f"process {self._me} {reason}")
+
     # Handlers
 
     async def _handle_get_progress(self, peer: RpcConnection, request: GetProgress) -> None:
         recent, caught_up = self._recent, self._caught_up.is_set()
-        await peer.send(Progress(recent.first, recent.next, caught_up, self._incarnation, self._holds_state()))
+        progress = Progress(
+            recent.first_held, recent.next, caught_up, self._incarnation, self._holds_state(), recent.closed_until
+        )
+        await peer.send(progress)
 
     async def _handle_subscribe(self, peer: RpcConnection, request: Subscribe) -> None:
         if request.group != self._group:
@@ -209,24 +267,76 @@ class RpcServer:
             self._permissions.check_subscriber(peer.connection.subject(), request.group)
         if request.position < 0:
             raise RefusedError(f"position {request.position}; expected 0 or more")
+        if request.only_closed and self._recent.closed_until is None:
+            raise RefusedError(f"process {self._me} does not know what is closed: {ACYCLIC}")
         end = self._quotas.open_subscription(peer.connection.owner())
         self._recent.subscribers += 1
         try:
-            await self._send_deliveries(peer, request.position)
+            await self._send_deliveries(peer, request.position, request.only_closed)
         finally:
             self._recent.subscribers -= 1
             end()
 
-    async def _send_deliveries(self, peer: RpcConnection, position: int) -> None:
-        recent = self._recent
-        while position >= recent.first:
-            messages = recent.read_from(position, CHUNK_BYTES)
+    async def _send_deliveries(self, peer: RpcConnection, position: int, only_closed: bool) -> None:
+        recent, sent_closed = self._recent, 0
+        while position >= recent.first_held:
+            if not self._process.is_serving:
+                self._check_serving()
+            closed = recent.closed_until
+            if position < recent.first:
+                position = await self._send_archived(peer, position, closed if only_closed else None)
+                continue
+            messages = recent.read_from(position, CHUNK_BYTES, closed if only_closed else None)
             if messages:
-                await peer.send(Deliveries(position, messages))
+                await peer.send(Deliveries(position, messages, closed))
                 position += len(messages)
-            elif not await recent.wait_for_delivery(self._limits.heartbeat_s):
-                await peer.send(KeepAlive(recent.next))
-        await peer.send(PositionExpired(recent.first, recent.next))
+            elif closed is not None and sent_closed < closed and sent_closed < position:
+                await peer.send(KeepAlive(recent.next, closed))  # deliveries that the peer has are closed now
+            elif not await recent.wait_for_news(self._limits.heartbeat_s):
+                await peer.send(KeepAlive(recent.next, recent.closed_until))
+            else:
+                continue
+            sent_closed = closed or 0
+        await peer.send(PositionExpired(recent.first_held, recent.next))
+
+    async def _send_archived(self, peer: RpcConnection, position: int, closed: int | None) -> int:
+        """Sends deliveries from the archive, up to `closed` if that is given; returns the position behind them."""
+        archive = self._recent.archive
+        assert archive is not None
+        if closed is not None and position >= closed:
+            await self._recent.wait_for_news(self._limits.heartbeat_s)
+            await peer.send(KeepAlive(self._recent.next, self._recent.closed_until))
+            return position
+        for page in await archive.read_from(position):
+            messages = page.messages if closed is None else page.messages[: max(0, closed - position)]
+            if messages:
+                await peer.send(Deliveries(position, messages, self._recent.closed_until))
+                position += len(messages)
+        return position
+
+    async def _handle_follow_results(self, peer: RpcConnection, request: FollowResults) -> None:
+        service = self._service
+        if service is None:
+            raise RefusedError(f"process {self._me} runs no service; expected nodes that were started with --service")
+        if self._permissions is not None:
+            self._permissions.check_caller(peer.connection.subject(), self._group)
+        if request.digest != service.digest:
+            raise RefusedError(
+                f"the caller's service has digest {request.digest}, that of process {self._me} {service.digest};"
+                f" expected the same class on both sides"
+            )
+        follower = service.follow(request.session)
+        try:
+            leader = -1
+            while True:
+                if leader != (leader := service.leader()):
+                    await peer.send(ServiceLeader(leader))
+                results = await follower.read(self._limits.heartbeat_s)
+                if not self._process.is_serving:
+                    self._check_serving()
+                await peer.send(ServiceResults(results) if results else KeepAlive(self._recent.next))
+        finally:
+            follower.close()
 
     async def _handle_get_node_status(self, peer: RpcConnection, request: GetNodeStatus) -> None:
         if self._permissions is not None:
@@ -257,18 +367,81 @@ class RpcServer:
         if self._client_ids is not None:
             self._client_ids.release(request.process, request.secret, request.incarnation, request.sequence)
 
+    async def _handle_find_position(self, peer: RpcConnection, request: FindPosition) -> None:
+        sender = sender_of(request.message)
+        if self._permissions is not None:
+            first, last = self._permissions.client_id_range(peer.connection.subject())
+            if not first <= sender <= last:
+                raise RefusedError(f"message {request.message} is not of {peer.connection.subject()}")
+        await peer.send(FoundPosition(await self._find_position(request.message)))
+
+    async def _find_position(self, message: MessageId) -> int | None:
+        """The position of a message. One that is not delivered yet is waited for; one that is delivered may be held
+        back by the disk for a moment."""
+        recent, loop = self._recent, asyncio.get_running_loop()
+        position = recent.find(message) if self._process.has_delivered(message) else None
+        begin = loop.time()
+        while position is None:
+            is_delivered = self._process.has_delivered(message)
+            patience_s = self._limits.heartbeat_s if is_delivered else self._limits.heartbeat_timeout_s / 2
+            left_s = begin + patience_s - loop.time()
+            if left_s <= 0 and is_delivered:
+                return None
+            if left_s <= 0:
+                raise RefusedError(f"process {self._me} has not delivered message {message}")
+            searched = recent.next
+            if await recent.wait_for_news(left_s):
+                position = recent.find(message, searched)
+        self._check_serving()
+        return position
+
     async def _handle_fetch_state(self, peer: RpcConnection, request: FetchState) -> None:
-        if self._take_state is None:
+        source = self._state_source
+        if source is None:
             raise RefusedError(f"process {self._me} hosts no application that can export its state")
         if self._permissions is not None:
             self._permissions.check_node(peer.connection.subject())
         try:
             async with asyncio.timeout(self._limits.heartbeat_timeout_s / 2):
-                position, state = await self._take_state(request.position)
+                await source.wait_for_position(request.position)
         except TimeoutError:
             raise RefusedError(
                 f"the application of process {self._me} has not reached position {request.position}"
             ) from None
-        await peer.send(StateHeader(position, len(state)))
-        for start in range(0, len(state), CHUNK_BYTES):
-            await peer.send(StateChunk(state[start : start + CHUNK_BYTES]))
+        state = await self._await_state(peer, source, request)
+        with state.path.open("rb") as file:
+            if request.accepts_file:
+                await peer.send(StateHeader(state.position, state.size, is_file=True))
+                await self._send_file(peer, file)
+            else:
+                await self._send_content(peer, state)
+
+    async def _await_state(self, peer: RpcConnection, source: StateSource, request: FetchState) -> StateFile:
+        """Waits until the state is on disk, and says so to the peer from time to time."""
+        providing = asyncio.ensure_future(source.provide_state(request.position))
+        try:
+            while not (await asyncio.wait([providing], timeout=self._limits.heartbeat_s))[0]:
+                if request.accepts_file:
+                    await peer.send(StatePending())
+            return await providing
+        except CannotTellError as error:
+            raise RefusedError(f"process {self._me}: {error}") from None
+        finally:
+            providing.cancel()
+
+    async def _send_file(self, peer: RpcConnection, file: BinaryIO) -> None:
+        """Sends a file in chunks; it is read in a thread, because the disk may be slow."""
+        while data := await asyncio.to_thread(file.read, READ_BYTES):
+            for start in range(0, len(data), CHUNK_BYTES):
+                await peer.send(StateChunk(data[start : start + CHUNK_BYTES]))
+
+    async def _send_content(self, peer: RpcConnection, state: StateFile) -> None:
+        """Sends the bytes of a state to a node of version 0.1."""
+        content = await asyncio.to_thread(read_state, state.path)
+        if not isinstance(content, bytes):
+            raise RefusedError(
+                f"the application of process {self._me} exports its state in pieces; expected a node of a newer version"
+            )
+        await peer.send(StateHeader(state.position, len(content)))
+        for start in range(0, len(content), CHUNK_BYTES):
+            await peer.send(StateChunk(content[start : start + CHUNK_BYTES]))

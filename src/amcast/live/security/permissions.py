@@ -212,6 +212,12 @@ class Permissions:
                 f"{subject} may not read group {group}; it may read {sorted(client.groups) if client.subscribe else []}"
             )
 
+    def check_caller(self, subject: Subject, group: GroupId) -> None:
+        """Refuses a client that may not address a group, and so may not call a service there."""
+        client = self.check_known(subject)
+        if client is not None and group not in client.groups:
+            raise RefusedError(f"{subject} may not call group {group}; it may call {sorted(client.groups)}")
+
     def client_id_range(self, subject: Subject) -> tuple[ProcessId, ProcessId]:
         """The first and last process id that a client owns."""
         client = self.check_known(subject)

@@ -31,9 +31,9 @@ class Security:
         self._revocations = revocations
         self._certificate = folder / f"{me.file_stem}.pem"
         self._key = folder / f"{me.file_stem}.key"
+        self._trust = self._read_trust()
         self.server, self.client = self._make_contexts()
         """Contexts for accepted and for dialled connections; `reload` replaces them."""
-        self._trust = self._read_trust()
 
     def reload(self) -> bool:
         """Reads certificate, key, authority and revocations again, for new connections; an error changes nothing.
@@ -41,13 +41,16 @@ class Security:
         The new contexts know nothing of a former authority. Returns True if the authority or the revocations have
         changed: an open connection may then belong to somebody who is trusted no more.
         """
+        # Before the contexts: what is replaced between the two is a change again at the next reload, not never.
+        trust = self._read_trust()
         self.server, self.client = self._make_contexts()
-        before, self._trust = self._trust, self._read_trust()
-        return before != self._trust
+        before, self._trust = self._trust, trust
+        return before != trust
 
     def _read_trust(self) -> bytes:
-        """The content of the files that say who is trusted."""
-        return b"\0".join(file.read_bytes() for file in (self._authority, self._revocations) if file is not None)
+        """The content of the files that say who is trusted. One that is missing is reported by `_make_contexts`."""
+        files = (self._authority, self._revocations)
+        return b"\0".join(file.read_bytes() for file in files if file is not None and file.is_file())
 
     def _make_contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         for file, what in (

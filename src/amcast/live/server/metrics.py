@@ -68,6 +68,11 @@ def _link(name: str, help: str, field: str) -> MetricDefinition:
 METRICS: Final = (
     MetricDefinition("amcast_node", "gauge", "Always 1; its labels identify the node.", NODE_LABELS, _info),
     _gauge("ready", "1 if this node is ready to serve.", "ready"),
+    _gauge("replicas_differ", "1 if replicas of this group hold different deliveries or states.", "differs"),
+    _gauge("diverged", "1 if this node has stopped, because a majority of its group contradicts it.", "diverged"),
+    _gauge("log_damaged", "1 if old segments of this node's log are damaged.", "scrub", "damaged"),
+    _counter("scrubbed_bytes", "Bytes of old segments read again and verified.", "scrub", "bytes"),
+    _counter("scrub_passes", "How many times the whole log was read again.", "scrub", "passes"),
     _gauge("admitted", "1 if this node's group has admitted its data folder.", "admitted"),
     _gauge("has_state", "1 if this node has its group's state, 0 while it waits for it.", "group_state", "has_state"),
     _gauge("incarnation", "Number of restarts of this node.", "incarnation"),
@@ -102,6 +107,9 @@ METRICS: Final = (
     _counter("refused_connections", "Connections refused or closed because of what they sent.", "refused_connections"),
     _gauge("client_connections", "Connections of clients, links and RPC.", "client_connections"),
     _gauge("clients_over_rate", "Client names that send too fast and are not read from.", "clients_over_rate"),
+    _gauge(
+        "clients_over_bytes", "Client names that wait for too many bytes and are not read from.", "clients_over_bytes"
+    ),
     _counter("quota_refusals", "Connections and requests of clients that a quota refused.", "quota_refusals"),
     _counter(
         "corrupted_frames", "Frames whose checksum did not match; each closed its connection.", "corrupted_frames"

@@ -28,6 +28,7 @@ from amcast.live import log_output as logs
 from amcast.live.audit_log import close_audit, configure_audit, record_audit
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.host import Host, RestartNeededError
+from amcast.live.host.recent_deliveries import Closing
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
 from amcast.live.limits import MIB
@@ -37,7 +38,10 @@ from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
 from amcast.live.server.descriptors import reserve_descriptors
 from amcast.live.server.http import HttpServer
+from amcast.live.server.journal import Journal
 from amcast.live.server.replica_runtime import ReplicaRuntime
+from amcast.live.server.service_host import ServiceHost
+from amcast.live.storage.delivery_archive import DeliveryArchive
 from amcast.live.storage.store import open_store
 from amcast.live.storage.system_files import SystemFiles
 from amcast.storage.client_ids import ClientIdAllocator
@@ -101,19 +105,23 @@ def build_replica(
     steps: Path | None = None,
     skew: Path | None = None,
     on_retired: Callable[[], object] | None = None,
+    on_diverged: Callable[[str], object] | None = None,
     coalesce_us: int = 0,
+    service: ServiceHost | None = None,
 ) -> "tuple[ReplicaRuntime, FolderRecorder | None]":
     """Builds a replica from its cluster.toml, not started, and its recorder, which the caller closes at the end."""
     spec.check_topology(cluster.topology)
-    logged = any(cluster.data_folder(me).glob("*.log"))
     with contextlib.ExitStack() as undo:
         store = open_store(cluster.data_folder(me), cluster.durability)
         undo.callback(store.close)
         wiring = cluster.node_transport(cluster.name_of(me))
-        roster, first = load_roster(cluster, me, logged)
+        roster, first = load_roster(cluster, me, store.has_records)
         process = spec.process(me, first, spec.configure(protocol_options(cluster, spec)))
         data_folder.record_owner(cluster, me)
         recorder, recorded = open_recorder(cluster, me) if cluster.trace_mode != "off" else (None, 0)
+        archive = open_archive(cluster, me)
+        if archive is not None:
+            undo.callback(archive.close)
         runtime = ReplicaRuntime(
             process,
             spec,
@@ -126,8 +134,14 @@ def build_replica(
             client_ids=ClientIdAllocator(SystemFiles(cluster.data_folder(me)), me, store.incarnation),
             roster=roster,
             folder=cluster.data_folder(me),
-            take_state=application.read_state if application is not None and application.can_take else None,
+            state_source=application if application is not None and application.can_take else None,
+            wait_for_application=None if application is None else application.wait_for_position,
             on_retired=on_retired,
+            on_diverged=on_diverged,
+            scrubber=store.make_scrubber(),
+            closing=find_closing(cluster, spec),
+            archive=archive,
+            service=service,
             coalesce_us=coalesce_us,
             store=store,
             recorder=recorder,
@@ -136,10 +150,13 @@ def build_replica(
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
             on_deliver=None if application is None else application.deliver,
             on_installed=None if application is None else application.skip_to,
+            on_closed=None if application is None else application.close_until,
             before_log_truncation=_combine(
-                recorder.flush if recorder else None, application.save if application else None
+                recorder.flush if recorder else None,
+                application.save if application else None,
+                archive.save if archive else None,
             ),
-            delivered_until=0 if application is None else application.position,
+            delivered_until=0 if application is None else application.taken_until,
             recorded_until=recorded,
             skew=None if skew is None else SkewedClock(skew / cluster.name_of(me).replace("/", "-")),
             wiring=wiring,
@@ -147,9 +164,36 @@ def build_replica(
         reserve_descriptors(runtime.host.network, len(cluster.addresses), cluster.limits)
         if application is not None:
             asker = RpcClient(cluster.name, cluster.addresses, cluster.limits, wiring)
-            application.serve(runtime.host, runtime.recent, runtime.follower, asker)
+            application.serve(runtime.host, runtime.follower, asker)
         undo.pop_all()
         return runtime, recorder
+
+
+def open_archive(cluster: Cluster, me: ProcessId) -> DeliveryArchive | None:
+    """The archive of deliveries of a node, if its limits ask for one and it keeps anything on disk."""
+    limits = cluster.limits
+    if not limits.retained_bytes or cluster.durability == "memory":
+        return None
+    folder = cluster.data_folder(me) / "deliveries"
+    return DeliveryArchive(folder, cluster.durability, limits.retained_bytes, limits.retained_s)
+
+
+def find_closing(cluster: Cluster, spec: Spec) -> Closing:
+    """When deliveries are known to be closed, by the order that the cluster promises."""
+    if cluster.order == "acyclic":
+        return "unknown"
+    return "delivered" if spec.claims.real_time else "stated"
+
+
+def make_service_application(cluster: Cluster, me: ProcessId, service: ServiceHost) -> Application:
+    """The application that feeds a service: its state survives restarts, snapshots and transfers."""
+    return Application(
+        service.deliver,
+        cluster.topology,
+        take=service.executor.snapshot,
+        install=service.install,
+        journal=Journal(cluster.data_folder(me) / "application", cluster.durability),
+    )
 
 
 def protocol_options(cluster: Cluster, spec: Spec) -> dict[str, Any]:
@@ -197,7 +241,14 @@ def retain_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> None:
+async def serve(
+    cluster: Cluster,
+    node: str,
+    spec: Spec,
+    steps: Path | None = None,
+    skew: Path | None = None,
+    make_service: Callable[[], ServiceHost] | None = None,
+) -> None:
     """Runs a node until SIGTERM or SIGINT, or until it fails; one incarnation after the other, if its data folder turns
     out to be doubtful."""
     data_folder.verify_owner(cluster, cluster.process_of(node))
@@ -208,7 +259,8 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
         loop.add_signal_handler(name, stop_requested.set)
     while not stop_requested.is_set():
         try:
-            await _serve_incarnation(cluster, node, spec, stop_requested, steps, skew)
+            service = None if make_service is None else make_service()
+            await _serve_incarnation(cluster, node, spec, stop_requested, steps, skew, service)
         except RestartNeededError as restart:
             log.warning("%s: %s", node, restart)
     record_audit("stopped")
@@ -216,11 +268,26 @@ async def serve(cluster: Cluster, node: str, spec: Spec, steps: Path | None = No
 
 
 async def _serve_incarnation(
-    cluster: Cluster, node: str, spec: Spec, stop_requested: asyncio.Event, steps: Path | None, skew: Path | None
+    cluster: Cluster,
+    node: str,
+    spec: Spec,
+    stop_requested: asyncio.Event,
+    steps: Path | None,
+    skew: Path | None,
+    service: ServiceHost | None,
 ) -> None:
     me = cluster.process_of(node)
+    application = None if service is None else make_service_application(cluster, me, service)
     runtime, recorder = build_replica(
-        cluster, me, spec, steps=steps, skew=skew, on_retired=stop_requested.set, coalesce_us=cluster.limits.coalesce_us
+        cluster,
+        me,
+        spec,
+        application,
+        steps=steps,
+        skew=skew,
+        on_retired=stop_requested.set,
+        coalesce_us=cluster.limits.coalesce_us,
+        service=service,
     )
     host = runtime.host
     http = HttpServer(runtime.status)
@@ -232,11 +299,13 @@ async def _serve_incarnation(
         if me in cluster.http_addresses:
             await http.listen(*cluster.http_addresses[me])
         runtime.start(cluster.addresses)
+        if service is not None:
+            service.start(runtime)
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 50)
         retain_freed_memory()
-        announcing = loop.create_task(_announce(runtime))
+        announcing = loop.create_task(announce(runtime))
         record_audit("started", incarnation=host.incarnation, protocol=cluster.protocol)
         stopping = loop.create_task(stop_requested.wait())
         await asyncio.wait((stopping, host.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -245,8 +314,12 @@ async def _serve_incarnation(
         await drain_and_stop(host)
     finally:
         announcing.cancel()
+        if service is not None:
+            await service.close()
         await http.close()
         await runtime.stop()
+        if application is not None:
+            await application.close()
         if recorder is not None:
             # A full disk ends the trace as well; the complete files stay.
             with contextlib.suppress(OSError):
@@ -255,7 +328,7 @@ async def _serve_incarnation(
         raise failed
 
 
-async def _announce(runtime: ReplicaRuntime) -> None:
+async def announce(runtime: ReplicaRuntime) -> None:
     """Prints that the node is ready; that it waits, and why, if that takes long."""
     if not await runtime.wait_admitted(ADMISSION_S) and not runtime.host.ended.done():
         print(f"{WAITING}: {'; '.join([runtime.status.admission_reason(), *runtime.status.advice()])}", flush=True)
@@ -286,14 +359,21 @@ def reload_configuration(cluster: Cluster, host: Host) -> None:
     record_audit("reloaded", authority_changed=is_trust_changed, clients_changed=sorted(changed), ended=ended)
 
 
-def main(cluster: Cluster, node: str, spec: Spec, steps: Path | None = None, skew: Path | None = None) -> int:
+def main(
+    cluster: Cluster,
+    node: str,
+    spec: Spec,
+    steps: Path | None = None,
+    skew: Path | None = None,
+    make_service: Callable[[], ServiceHost] | None = None,
+) -> int:
     """Entry point of the command line. Exit code 0 after SIGTERM or a removal, 64 for an invalid cluster.toml, 1 for a
     failure."""
     os.umask(PRIVATE)
     logs.configure_logging(node, cluster.logs)
     try:
         configure_audit(node, cluster.audit)
-        run_loop(serve(cluster, node, spec, steps, skew))
+        run_loop(serve(cluster, node, spec, steps, skew, make_service))
     except RemovedFromGroupError as removed:
         print(f"{node}: {removed}", file=sys.stderr)
         print(STOPPED, flush=True)

@@ -22,21 +22,25 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live.audit_log import record_audit
 from amcast.live.host.host import Host
-from amcast.live.host.recent_deliveries import RecentDeliveries
+from amcast.live.host.recent_deliveries import Closing, RecentDeliveries
 from amcast.live.limits import Limits
 from amcast.live.membership.state_survey import StateSurvey
 from amcast.live.membership.topology_follower import Roster, TopologyFollower
 from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.server import RpcServer
+from amcast.live.rpc.server import ResultSource, RpcServer, StateSource
+from amcast.live.server.log_scrubber import scrub_log
 from amcast.live.server.status import StatusReporter
+from amcast.live.storage.delivery_archive import DeliveryArchive
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.network import Address
 from amcast.live.wire.transport import PLAIN, TransportOptions
 from amcast.storage.client_ids import ClientIdAllocator
+from amcast.storage.scrubber import Scrubber
 
 log = logging.getLogger("amcast.live")
 
 ADMISSION_POLL_S: Final = 0.05
+COMPARISON_POLL_S: Final = 0.5
 ADMISSION_LOG_S: Final = 1.0
 """Nothing is logged about an admission that is faster."""
 
@@ -58,21 +62,30 @@ class ReplicaRuntime:
         client_ids: ClientIdAllocator | None = None,
         roster: Roster | None = None,
         folder: Path | None = None,
-        take_state: Callable[[int], Awaitable[tuple[int, bytes]]] | None = None,
+        state_source: StateSource | None = None,
+        wait_for_application: Callable[[int], Awaitable[None]] | None = None,
         on_retired: Callable[[], object] | None = None,
+        on_diverged: Callable[[str], object] | None = None,
+        scrubber: Scrubber | None = None,
+        closing: Closing = "unknown",
+        archive: DeliveryArchive | None = None,
+        service: ResultSource | None = None,
         wiring: TransportOptions = PLAIN,
         **host_options: Any,
     ) -> None:
-        """`take_state` returns the application's state after at least a number of deliveries; `roster` is written to
-        `folder` whenever the members change; `on_retired` is called when the replica was removed from its group and
-        no process needs it any more. Other options are those of `Host`."""
+        """`state_source` exports the application's state for other members; `wait_for_application` waits until it has a
+        number of deliveries; `roster` is written to `folder` whenever the members change; `on_retired` is called when
+        the replica was removed from its group and no process needs it any more, `on_diverged` when it has stopped
+        because a majority of its group contradicts it; `closing` says when deliveries are known to be closed. Other
+        options are those of `Host`."""
         assert process.group is not None, f"process {process.me} is in no group; expected a replica"
-        limits = limits or Limits()
-        self.recent = RecentDeliveries(limits.recent_bytes, spec.open_bundle)
+        limits, protocol = limits or Limits(), protocol or spec.name
+        self.recent = RecentDeliveries(limits.recent_bytes, spec.open_bundle, closing, archive)
         self.admitted = asyncio.Event()
         """The group has admitted this replica's data folder (`parts/node/admission.py`)."""
         self.caught_up = asyncio.Event()
-        """This replica has delivered everything that its group had delivered when it started."""
+        """This replica has delivered, and its application executed, what its group had delivered when it started."""
+        self._wait_for_application = wait_for_application
         self.host = Host(
             process,
             spec,
@@ -88,19 +101,11 @@ class ReplicaRuntime:
         )
         self.survey = StateSurvey(self.host, durability)
         self.follower = TopologyFollower(self.host, roster=roster, folder=folder, on_retired=on_retired)
-        self.status = StatusReporter(
-            self.host,
-            self.survey,
-            self.recent,
-            self.caught_up,
-            name,
-            cluster,
-            protocol or spec.name,
-            durability,
-            config,
-        )
+        labels = (name, cluster, protocol, durability, config)
+        self.status = StatusReporter(self.host, self.survey, self.recent, self.caught_up, *labels, scrubber, service)
+        self._on_diverged, self._scrubber = on_diverged, scrubber
         self.rpc = RpcServer(
-            process.me,
+            process,
             process.group,
             cluster,
             self.host.incarnation,
@@ -111,11 +116,12 @@ class ReplicaRuntime:
             self.host.network.admit_client,
             permissions=None if wiring.security is None else wiring.security.permissions,
             client_ids=client_ids,
-            take_state=take_state,
+            state_source=state_source,
             topology=self.follower.topology_to_send,
             holds_state=self.survey.has_state,
-            refusal=self.status.admission_reason,
+            refusal=self.status.refusal,
             status=self.status,
+            service=service,
         )
         self._attending: list[asyncio.Task[None]] = []
 
@@ -128,9 +134,16 @@ class ReplicaRuntime:
         rpc_client = RpcClient(self.host.network.cluster, addresses, self.host.limits, self.host.network.wiring)
         loop = asyncio.get_running_loop()
         self._attending = [
-            loop.create_task(self.follower.run(rpc_client, self.survey, self.recent, self.caught_up)),
+            loop.create_task(
+                self.follower.run(rpc_client, self.survey, self.recent, self.caught_up, self._wait_for_application)
+            ),
             loop.create_task(self._log_admission()),
+            loop.create_task(self._follow_comparison()),
         ]
+        if self._scrubber is not None and self.host.limits.scrub_bytes_per_s:
+            self._attending.append(loop.create_task(scrub_log(self._scrubber, self.host.limits)))
+        if self.recent.archive is not None:
+            self._attending.append(loop.create_task(self.recent.archive.run()))
         self.host.start(addresses)
 
     async def stop(self) -> None:
@@ -139,6 +152,8 @@ class ReplicaRuntime:
             task.cancel()
         await self.rpc.close()
         await self.host.stop()
+        if self.recent.archive is not None:
+            self.recent.archive.close()
 
     async def wait_admitted(self, timeout_s: float) -> bool:
         """Waits until the replica takes part in its group; False if it does not in time, or waits for an operator."""
@@ -165,6 +180,26 @@ class ReplicaRuntime:
             await asyncio.sleep(ADMISSION_LOG_S)
         if logged:
             log.info("process %d takes part: its group has admitted its data folder", self.host.me)
+
+    async def _follow_comparison(self) -> None:
+        """Logs that replicas of the group differ, whenever what is known of it changes and has come to rest: it takes a
+        heartbeat or two until all findings are exchanged."""
+        logged = divergence = ""
+        while True:
+            await asyncio.sleep(COMPARISON_POLL_S)
+            earlier, divergence = divergence, self.status.divergence()
+            if divergence not in (logged, earlier):
+                continue
+            if divergence != logged:
+                logged = divergence
+                advice = "; ".join(["", *self.status.advice()])
+                if divergence:
+                    log.error("process %d: %s%s", self.host.me, divergence, advice)
+                else:
+                    log.info("process %d: its group has no differing replicas any more", self.host.me)
+            if self.status.has_diverged() and self._on_diverged is not None:
+                self._on_diverged(divergence)
+                return
 
     def _handle_rpc(self, connection: Connection, payload: Any) -> None:
         self.rpc.accept(connection, payload)

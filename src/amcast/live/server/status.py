@@ -6,16 +6,18 @@ data. It never contains a payload or a key.
 
 import asyncio
 import time
-from importlib import metadata
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
 
-from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.membership.state_survey import StateSurvey
+from amcast.live.rpc.server import ResultSource
 from amcast.live.wire.link import Link
+from amcast.storage.scrubber import Scrubber
 
 MAX_SLOW_CLIENTS: Final = 5
 """Clients listed one by one: those with the most bytes queued for them."""
@@ -35,8 +37,11 @@ class StatusReporter:
         protocol: str,
         durability: str,
         config: str = "cluster.toml",
+        scrubber: Scrubber | None = None,
+        service: ResultSource | None = None,
     ) -> None:
-        """`config` names the cluster.toml in advice to operators."""
+        """`config` names the cluster.toml in advice to operators; `service` is what the replica executes, if any."""
+        self._service = service
         self.host = host
         self.survey = survey
         self._recent = recent
@@ -46,11 +51,18 @@ class StatusReporter:
         self.protocol = protocol
         self.durability = durability
         self._config = config
-        try:
-            self.version = metadata.version("amcast")
-        except metadata.PackageNotFoundError:
-            self.version = "unknown"
+        self._scrubber = scrubber
         self._began = time.monotonic()
+
+    @cached_property
+    def version(self) -> str:
+        """The installed version. It is read when it is first asked for: that takes long, and most starts need none."""
+        from importlib import metadata
+
+        try:
+            return metadata.version("amcast")
+        except metadata.PackageNotFoundError:
+            return "unknown"
 
     def admission(self) -> str:
         """The standing of this replica's data folder (`parts/node/admission.py`)."""
@@ -63,16 +75,52 @@ class StatusReporter:
         status = self.host.process.status()
         return str(status.get("admission_reason", ""))
 
+    def divergence(self) -> str:
+        """Which replicas of the group hold something else (`parts/node/replica_comparison.py`); "" as long as no
+        difference is known."""
+        return str(self.host.process.status().get("divergence", ""))
+
+    def has_diverged(self) -> bool:
+        """Whether this replica has stopped, because a majority of its group contradicts it."""
+        return self.host.process.status().get("admission_remedy") == "renew"
+
+    def split(self) -> str:
+        """How the replicas of the group differ, if no majority of them agrees; "" otherwise."""
+        return self.divergence() if self.host.process.status().get("comparison") == "split" else ""
+
+    def refusal(self) -> str:
+        """Why this replica answers no request, as the end of a sentence; "" if it does."""
+        if reason := self.admission_reason():
+            return f"does not take part in its group: {reason}"
+        return f"serves nobody: {split}" if (split := self.split()) else ""
+
     def advice(self) -> list[str]:
         """What an operator must do because waiting does not help."""
-        remedy = self.host.process.status().get("admission_remedy", "")
+        status = self.host.process.status()
+        remedy = status.get("admission_remedy", "")
         command = f"`amcast replace --config {self._config} --node {self.name}"
+        if status.get("comparison") == "split":
+            return [
+                f"replicas of the group of {self.name} differ, and no majority agrees: decide which of them are right;"
+                f" stop every other one, move its data folder away (and keep it), run `amcast replace --config"
+                f" {self._config} --node NODE` for it, and start it again"
+            ]
+        if remedy == "renew":
+            return [
+                f"{self.name} has diverged from its group: look for the cause (memory, disk, other versions); stop it,"
+                f" move its data folder away (and keep it), run {command}`, and start it again"
+            ]
         if remedy == "replace":
             return [f"if the folder was lost, stop {self.name}, run {command}`, and start it again"]
         if remedy == "accept":
             return [
                 f"if its group cannot restore it: stop {self.name}, run {command} --accept-loss`, and start it again;"
                 f" what was acknowledged and is missing in the folder may be lost"
+            ]
+        if self._scrubber is not None and self._scrubber.damage:
+            return [
+                f"the log of {self.name} is damaged on its disk: restart it while all other members of its group are"
+                f" ready; it gets its state from them. Replace the disk if it happens again"
             ]
         return self.survey.advice()
 
@@ -89,14 +137,38 @@ class StatusReporter:
         reasons += state_reasons
         if not state_reasons and not self._caught_up.is_set():
             reasons.append("it has not caught up with its group")
+        if split := self.split():
+            reasons.append(split)
         if host.retired_ns is not None or host.process.group is None:
             reasons.append("it was removed from its group")
+        home = host.process.group
+        return reasons + [text for group, text in self._list_unreached() if group == home]
+
+    def warnings(self) -> list[str]:
+        """What needs attention although this node serves: other groups of which it reaches no majority, and for which
+        messages wait; replicas that differ from a majority; damage of its log; a service that waits for another group.
+        """
+        home = self.host.process.group
+        warnings = [text for group, text in self._list_unreached() if group != home]
+        if self.host.process.is_serving and (divergence := self.divergence()):
+            warnings.append(divergence)
+        if self._scrubber is not None and self._scrubber.damage:
+            warnings.append(f"its log is damaged: {self._scrubber.damage}")
+        if self._service is not None and (waiting := self._service.describe_waiting()):
+            warnings.append(f"its service waits for another group: {waiting}")
+        return warnings
+
+    def _list_unreached(self) -> list[tuple[GroupId, str]]:
+        host = self.host
         topology = host.process.topology
+        unreached = []
         for group in topology.groups:
-            up = sum(member == host.me or host.network.is_connected(member) for member in topology.members(group))
+            members = topology.members(group)
+            up = sum(member == host.me or host.network.is_connected(member) for member in members)
             if up < topology.quorum(group):
-                reasons.append(f"it reaches {up} of {len(topology.members(group))} members of group {group}")
-        return reasons
+                name = topology.names_of((group,))[0]
+                unreached.append((group, f"it reaches {up} of {len(members)} members of group {name}"))
+        return unreached
 
     def status(self) -> dict[str, Any]:
         """The whole status, as plain data."""
@@ -120,7 +192,12 @@ class StatusReporter:
             "uptime_s": round(time.monotonic() - self._began, 3),
             "ready": not reasons,
             "not_ready_reasons": reasons,
+            "warnings": self.warnings(),
             "advice": self.advice(),
+            "divergence": self.divergence(),
+            "differs": bool(self.divergence()),
+            "diverged": self.has_diverged(),
+            "scrub": self._describe_scrub(),
             "admission": self.admission(),
             "admitted": self.admission() in ("unstated", "admitted"),
             "group_state": self.survey.describe(),
@@ -138,13 +215,25 @@ class StatusReporter:
             "evicted_connections": host.network.pending.dismissed,
             "refused_connections": host.network.pending.refused,
             "client_connections": host.network.quotas.connections,
-            "clients_over_rate": len(host.network.paused_names),
+            "clients_over_rate": len(host.network.names_over_rate),
+            "clients_over_bytes": len(host.network.names_over_bytes),
             "quota_refusals": host.network.quotas.refused,
             "corrupted_frames": host.network.pending.corrupted,
             "steps": host.steps_taken,
             "events": host.events_taken,
             "delivered": host.sink.count,
             "lost_sends": host.lost_sends,
+        }
+
+    def _describe_scrub(self) -> dict[str, Any]:
+        scrubber = self._scrubber
+        if scrubber is None:
+            return {"passes": 0, "bytes": 0, "damaged": False, "damage": ""}
+        return {
+            "passes": scrubber.passes,
+            "bytes": scrubber.bytes,
+            "damaged": bool(scrubber.damage),
+            "damage": scrubber.damage,
         }
 
     def explain(self, message: MessageId) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Trace of a live cluster: each process writes files of its own into one run folder, and continues after a restart."""
 
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from amcast.kernel.ids import ProcessId
@@ -27,6 +26,7 @@ def next_unrecorded_position(cluster: Cluster, me: ProcessId) -> int:
     last = -1
     for file in (cluster.trace_folder / "deliveries").glob(f"process-{me:05d}-*.parquet"):
         # pq.read_table would import pandas, if installed: half of the time that a node takes to start.
-        column = pq.ParquetFile(file).read(columns=["position"]).column("position")
-        last = max(last, pc.max(column).as_py() or 0) if len(column) else last
+        opened = pq.ParquetFile(file)
+        for batch in opened.iter_batches(columns=["position"]):
+            last = max((last, *batch.column(0).to_pylist()))
     return last + 1

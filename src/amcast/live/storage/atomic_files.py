@@ -20,11 +20,31 @@ def write_atomically(file: Path, data: bytes) -> None:
         file.chmod(mode)
 
 
-def read_json(file: Path, kind: type[T], expected: str) -> T | None:
-    """Reads a file that a node wrote before; None if there is none. The error says what was `expected` in it."""
+def write_checked(file: Path, data: bytes) -> None:
+    """As `write_atomically`, with a checksum: for content in which a flipped bit could go unnoticed."""
+    write_atomically(file, atomic_files.encode_checked(data))
+
+
+def read_checked(file: Path, kind: type[T], expected: str) -> T | None:
+    """Reads a file that `write_checked` wrote; None if there is none. The error says what was `expected` in it."""
     if not file.exists():
         return None
+    content = atomic_files.decode_checked(file.read_bytes())
+    if content is None:
+        raise UsageError(
+            f"{file}: damaged, its checksum does not match; expected {expected}. Empty the folder, and admit the node"
+            f" anew with `amcast replace`"
+        )
+    return _decode(file, content, kind, expected)
+
+
+def read_json(file: Path, kind: type[T], expected: str) -> T | None:
+    """Reads a file that a node wrote before; None if there is none. The error says what was `expected` in it."""
+    return _decode(file, file.read_bytes(), kind, expected) if file.exists() else None
+
+
+def _decode(file: Path, content: bytes, kind: type[T], expected: str) -> T:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
         raise UsageError(f"{file}: {error}; expected {expected}") from None

@@ -27,6 +27,7 @@ from amcast.storage.errors import DamagedLogError
 from amcast.storage.folder import StorageFolder
 from amcast.storage.identity import read_identity
 from amcast.storage.log import SEGMENT_BYTES, Log
+from amcast.storage.scrubber import Scrubber
 
 log = logging.getLogger("amcast.live")
 
@@ -44,6 +45,8 @@ class Store(Protocol):
     """Whether records are kept; if not, they need not be encoded."""
     folder: FolderState | None
     """What the data folder said of itself when it was opened; None if there is no folder."""
+    has_records: bool
+    """Whether there are records of earlier incarnations that can be used."""
 
     def records(self) -> Sequence[bytes]:
         """The records of earlier incarnations that no snapshot has replaced, oldest first."""
@@ -63,6 +66,9 @@ class Store(Protocol):
     def discard(self, records: int, incarnation: int) -> None:
         """Puts all records aside (`StorageFolder.discard`); nothing more is appended in this incarnation."""
 
+    def make_scrubber(self) -> Scrubber | None:
+        """Makes a scrubber of the records; None if none are kept, or they are doubtful already."""
+
     def close(self) -> None:
         """Makes appended records durable, and closes the files."""
 
@@ -74,19 +80,31 @@ class FolderMemory:
         self._storage = storage
         self._lock = threading.Lock()
         self._last = self._written = 0
+        self._on_failed: Callable[[Exception], object] = lambda error: None
+
+    def start(self, on_failed: Callable[[Exception], object]) -> None:
+        """Reports from now on, from any thread, that the folder cannot be written."""
+        self._on_failed = on_failed
 
     def remember(self, memory: Remember) -> None:
         self._last += 1
         if memory.lazy:
-            threading.Thread(target=self._write, args=(memory, self._last), name="folder memory", daemon=True).start()
+            arguments = (memory, self._last)
+            threading.Thread(target=self._write_later, args=arguments, name="folder memory", daemon=True).start()
         else:
             self._write(memory, self._last)
+
+    def _write_later(self, memory: Remember, number: int) -> None:
+        try:
+            self._write(memory, number)
+        except OSError as error:
+            self._on_failed(OSError(f"{self._storage.path} cannot be written any more: {error}"))
 
     def _write(self, memory: Remember, number: int) -> None:
         with self._lock:
             if number > self._written and self._storage.is_open:
                 self._written = number
-                self._storage.remember(memory.peers, memory.admitted, memory.doubt)
+                self._storage.remember(memory.peers, memory.admitted, memory.doubt, memory.divergence)
 
     def close(self) -> None:
         """Waits for a write in progress, and closes the folder."""
@@ -98,6 +116,7 @@ class MemoryStore:
     """Keeps nothing: a later incarnation starts without state, which its number shows."""
 
     keeps = False
+    has_records = False
 
     def __init__(self, incarnation: int = 0, storage: StorageFolder | None = None) -> None:
         self.incarnation = incarnation
@@ -110,7 +129,8 @@ class MemoryStore:
         return ()
 
     def start(self, on_durable: Callable[[int], object], on_failed: Callable[[Exception], object]) -> None:
-        pass
+        if self._memory is not None:
+            self._memory.start(on_failed)
 
     def append(self, record: bytes, replaces: bool = False) -> int:
         return 0
@@ -125,6 +145,9 @@ class MemoryStore:
     def discard(self, records: int, incarnation: int) -> None:
         if self._storage is not None:
             self._storage.discard(records, incarnation)
+
+    def make_scrubber(self) -> Scrubber | None:
+        return None
 
     def close(self) -> None:
         if self._memory is not None:
@@ -148,9 +171,11 @@ class LogStore:
     ) -> None:
         """Opens a folder. A doubtful log is refused, unless the owner `accepts_doubt` and looks at `folder`."""
         syncs = durability == "fsync"
+        self._path = folder
         self._storage = open_folder(folder, syncs=syncs, segment_bytes=segment_bytes)
         self._memory = FolderMemory(self._storage)
         self.folder: FolderState | None = self._storage.state
+        self.has_records = bool(self._log.records)
         self._has_thread = syncs and threaded
         """Otherwise `commit` itself waits for the disk."""
         if self._log.doubt and not accepts_doubt:
@@ -180,6 +205,7 @@ class LogStore:
 
     def start(self, on_durable: Callable[[int], object], on_failed: Callable[[Exception], object]) -> None:
         self._on_durable, self._on_failed = on_durable, on_failed
+        self._memory.start(on_failed)
         if self._has_thread:
             self._thread = threading.Thread(target=self._write_groups, name=f"log {self._storage.path}", daemon=True)
             self._thread.start()
@@ -212,6 +238,12 @@ class LogStore:
     def discard(self, records: int, incarnation: int) -> None:
         self._stop_writing()
         self._storage.discard(records, incarnation)
+
+    def make_scrubber(self) -> Scrubber | None:
+        log = self._log
+        if log.doubt:
+            return None
+        return Scrubber(SystemFiles(self._path), self._storage.state.folder, lambda: log.durable_end)
 
     def close(self) -> None:
         self._stop_writing()

@@ -32,6 +32,10 @@ class SystemFile:
     def allocate(self, size: int) -> None:
         os.posix_fallocate(self._number, 0, size)
 
+    def forget_cached(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # where the system can
+            os.posix_fadvise(self._number, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         os.close(self._number)
 

@@ -18,10 +18,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from amcast.kernel.errors import UsageError
+from amcast.kernel.ids import ProcessId
+from amcast.live.torture.cuts import NodeAddress
 
 _CLONE_NEWNET: Final = 0x4000_0000
 _NOBODY: Final = "02:00:00:00:00:01"
 _PREFIX: Final = "10.199.0"
+NODE_PORT: Final = 7000
+MAX_NODES: Final = 250
 
 
 def are_namespaces_available() -> bool:
@@ -41,33 +45,34 @@ class NodeNamespaces:
     name = "namespaces"
     corrupts = False
 
-    def __init__(self, count: int) -> None:
-        if not 1 <= count <= 200:
-            raise UsageError(f"{count} nodes in network namespaces; expected 1 to 200")
-        self._names = [f"amcast-{os.getpid()}-{number}" for number in range(count)]
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
         self._cut: set[tuple[int, int]] = set()
 
     def __enter__(self) -> "NodeNamespaces":
         enter_new_namespace()
-        try:
-            _run("link", "set", "lo", "up")
-            _run("link", "add", "hub", "type", "bridge")
-            _run("addr", "add", f"{_PREFIX}.254/24", "dev", "hub")
-            _run("link", "set", "hub", "up")
-            for number, name in enumerate(self._names):
-                _run("netns", "add", name)
-                _run("link", "add", f"node{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-                _run("link", "set", f"node{number}", "master", "hub", "up")
-                _run("-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
-                _run("-n", name, "link", "set", "eth0", "up")
-                _run("-n", name, "link", "set", "lo", "up")
-        except BaseException:
-            self.__exit__()
-            raise
+        _run("link", "set", "lo", "up")
+        _run("link", "add", "hub", "type", "bridge")
+        _run("addr", "add", f"{_PREFIX}.254/24", "dev", "hub")
+        _run("link", "set", "hub", "up")
         return self
 
+    def add_node(self, process: ProcessId) -> NodeAddress:
+        """Makes the namespace of a node."""
+        if not 0 <= process < MAX_NODES:
+            raise UsageError(f"process {process} in a network namespace; expected 0 to {MAX_NODES - 1}")
+        name = self._names[process] = f"amcast-{os.getpid()}-{process}"
+        _run("netns", "add", name)
+        _run("link", "add", f"node{process}", "type", "veth", "peer", "name", "eth0", "netns", name)
+        _run("link", "set", f"node{process}", "master", "hub", "up")
+        _run("-n", name, "addr", "add", f"{self.address(process)}/24", "dev", "eth0")
+        _run("-n", name, "link", "set", "eth0", "up")
+        _run("-n", name, "link", "set", "lo", "up")
+        place = (self.address(process), NODE_PORT)
+        return NodeAddress(place, place)
+
     def __exit__(self, *error: object) -> None:
-        for name in self._names:
+        for name in self._names.values():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
     def address(self, number: int) -> str:

@@ -6,9 +6,8 @@ a connection which process dials. Clients and operators pass through untouched.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from amcast.live.wire import frames
 from amcast.live.wire.frames import HEAD, HEAD_BYTES
@@ -35,14 +34,15 @@ class Proxies:
     """The proxies of all nodes of a cluster."""
 
     def __init__(self, proxies: Mapping[int, Address], nodes: Mapping[int, Address]) -> None:
-        self._proxies = proxies
-        self._nodes = nodes
+        self._proxies = dict(proxies)
+        self._nodes = dict(nodes)
         self._servers: list[asyncio.Server] = []
         self._connections: set[_ProxiedConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: set[Pair] = set()
         self._held: set[Direction] = set()
         self._released = asyncio.Event()
+        self._is_closed = False
         self._corrupted: dict[Direction, random.Random] = {}
         self.cuts = 0
         """How many connections were aborted."""
@@ -50,11 +50,25 @@ class Proxies:
         """How many bits were flipped."""
 
     async def __aenter__(self) -> "Proxies":
-        for process, (host, port) in self._proxies.items():
-            self._servers.append(await asyncio.start_server(self._make_acceptor(process), host, port))
+        for process in self._proxies:
+            await self._open(process)
         return self
 
+    def prepare(self, process: int, proxy: Address, node: Address) -> None:
+        """Adds a node before the proxies run."""
+        self._proxies[process], self._nodes[process] = proxy, node
+
+    async def add(self, process: int, proxy: Address, node: Address) -> None:
+        """Adds a node while the proxies run."""
+        self.prepare(process, proxy, node)
+        await self._open(process)
+
+    async def _open(self, process: int) -> None:
+        host, port = self._proxies[process]
+        self._servers.append(await asyncio.start_server(self._make_acceptor(process), host, port))
+
     async def __aexit__(self, *error: object) -> None:
+        self._is_closed = True
         for server in self._servers:
             server.close()
         for connection in self._connections:
@@ -92,19 +106,26 @@ class Proxies:
         self._released.set()
         self._released = asyncio.Event()
 
-    def _make_acceptor(
-        self, process: int
-    ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
+    def _make_acceptor(self, process: int) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if self._is_closed:  # the system had accepted it before the end
+                writer.transport.abort()
+                return
+            # No coroutine: one that is cancelled before its first step would never close its connection.
+            task = asyncio.get_running_loop().create_task(self._serve(process, reader, writer))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            with suppress(OSError, EOFError, asyncio.CancelledError):
-                await self._join(process, reader, writer)
-            writer.transport.abort()
+            task.add_done_callback(lambda _: self._release(task, writer))
 
         return accept
+
+    async def _serve(self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # uvloop raises RuntimeError for a write to a connection that is closed.
+        with suppress(OSError, EOFError, RuntimeError):
+            await self._join(process, reader, writer)
+
+    def _release(self, task: "asyncio.Task[None]", writer: asyncio.StreamWriter) -> None:
+        self._tasks.discard(task)
+        writer.transport.abort()
 
     async def _join(self, process: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readexactly(HEAD_BYTES)

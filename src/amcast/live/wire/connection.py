@@ -32,7 +32,6 @@ from amcast.live.wire import frames as codec
 from amcast.live.wire.emulated_line import DelayedWriter, EmulatedNetwork
 from amcast.live.wire.frames import (
     BODIES,
-    CHECKED_VERSION,
     HEAD,
     HEAD_BYTES,
     SHORT_HEAD,
@@ -42,9 +41,7 @@ from amcast.live.wire.frames import (
     Refusal,
     bodies_heads,
     check_guard,
-    check_intact,
     find_framing,
-    is_intact,
 )
 from amcast.live.wire.link import TRIM_FRAMES, Link
 from amcast.live.wire.listener import PendingConnections, format_address
@@ -191,11 +188,7 @@ class Connection(asyncio.BufferedProtocol):
                 length, head = unpack_short_head(self._view)
                 if head == self._usual_head and length == count - 4:
                     # Nearly always: exactly one BODIES frame of a link.
-                    framing = self.framing
-                    if framing.is_checked:
-                        check_intact(self._view[:count])
-                    payload = self._view[framing.head_bytes : count - framing.trailer_bytes]
-                    self.link.handle_bodies(payload)  # type: ignore[union-attr]
+                    self.link.handle_bodies(self.framing.open(self._view[:count]))  # type: ignore[union-attr]
                     return
             self._end += count
             self.has_received = True
@@ -245,9 +238,7 @@ class Connection(asyncio.BufferedProtocol):
             length, head = unpack_short_head(data)
             if head == self._usual_head and length == count - 4:
                 try:
-                    if self.framing.is_checked:
-                        check_intact(data)
-                    self.link.handle_bodies(self.framing.payload(data))  # type: ignore[union-attr]
+                    self.link.handle_bodies(self.framing.open(data))  # type: ignore[union-attr]
                 except BadFrameError as error:
                     self._close_bad(error)
                 except RefusedError as refused:
@@ -401,9 +392,7 @@ class Connection(asyncio.BufferedProtocol):
                     if link.framing.is_checked:
                         check_guard(view[start:end], length)
                     break
-                if link.framing.is_checked:
-                    check_intact(view[start : start + needed])
-                link.handle_bodies(view[start + link.framing.head_bytes : start + needed - link.framing.trailer_bytes])
+                link.handle_bodies(link.framing.open(view[start : start + needed]))
                 link.account_received(needed)
             else:
                 self._check_head(length, version, kind)
@@ -413,11 +402,10 @@ class Connection(asyncio.BufferedProtocol):
                     if framing.is_checked:
                         check_guard(view[start:end], length)
                     break
-                if framing.is_checked:
-                    check_intact(view[start : start + needed])
+                payload = framing.open(view[start : start + needed])
                 if kind == codec.RPC_REQUEST:
                     self.framing = framing
-                self._handle_frame(kind, view[start + framing.head_bytes : start + needed - framing.trailer_bytes])
+                self._handle_frame(kind, payload)
                 if self._transport is None or self._transport.is_closing():
                     return
             start += needed
@@ -444,8 +432,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _find_framing(self, version: int, kind: int) -> Framing:
         """The shape of a frame; HELLO and REFUSE have that of the oldest version."""
-        is_checked = kind not in (codec.HELLO, codec.REFUSE) and version >= CHECKED_VERSION
-        return find_framing(version, is_checked and self._network.has_checksums)
+        return find_framing(version, kind not in (codec.HELLO, codec.REFUSE) and self._network.has_checksums)
 
     def _handle_frame(self, kind: int, payload: memoryview) -> None:
         if kind == codec.REFUSE:
@@ -543,12 +530,10 @@ class ClientInbox:
         for connection, data in arrived:
             try:
                 framing = connection.framing
-                start = framing.head_bytes
-                number, _, (request,) = _read_request(data[start : len(data) - framing.trailer_bytes])
+                number, _, (request,) = _read_request(framing.open(data))
                 message, link = request.message, connection.link
                 if (
-                    data[:start] == connection.usual_heads[len(data)]
-                    and (not framing.is_checked or is_intact(data))
+                    data[: framing.head_bytes] == connection.usual_heads[len(data)]
                     and not connection._end
                     and link is not None
                     and number == link.received + 1

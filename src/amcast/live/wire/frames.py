@@ -1,7 +1,7 @@
 """The wire format: frames, and the encoded bodies in them.
 
-    u32 length | u8 version | u8 kind | a msgpack array                          versions 3 and 4, and with TLS
-    u32 length | u8 version | u8 kind | u16 guard | a msgpack array | u32 crc    version 5 without TLS
+    u32 length | u8 version | u8 kind | a msgpack array                          with TLS; HELLO and REFUSE
+    u32 length | u8 version | u8 kind | u16 guard | a msgpack array | u32 crc    without TLS
 
     HELLO         identity and incarnation of the sender, and how many frames of this link it has received
     REFUSE        why the sender refuses the connection
@@ -15,17 +15,17 @@
 The length counts everything after itself.
 
 HELLO and REFUSE keep their shape in every version, so that two processes without a common version can still tell each
-other why they part. A process speaks a range of versions, and two processes use the highest that both speak. Version 4
-added that range, RPC requests and fragments, version 5 checksums; a peer of version 3 is dialled again in that version,
-so a cluster can be upgraded node by node. Versions 1 and 2 named most bodies differently and are not spoken any more.
+other why they part. A process speaks a range of versions, and two processes use the highest that both speak, so a
+cluster can be upgraded node by node. Processes of a range understand each other's bodies: version 6 is the oldest one
+spoken, because nodes before it do not know the requests by which a group admits data folders, and would never answer.
 
 The checksum of TCP has 16 bits, and network cards and middleboxes compute it anew: over months, corrupted segments get
-through. From version 5 on every frame therefore has a CRC-32 of all its bytes, HELLO and REFUSE in a field of their
-own. A frame that does not match closes the connection, and the link sends it again on the next one. The guard repeats
-the length: a corrupted length is noticed before anybody waits for bytes that never come. With TLS these two are left
-out: a record whose authentication tag (128 bits) does not match ends the connection in the same way. The CRC continues
-from the bytes behind the front to the front itself, because a fan-out sends the same bytes behind different fronts, and
-computes their share once.
+through. Every frame therefore has a CRC-32 of all its bytes, HELLO and REFUSE in a field of their own. A frame that
+does not match closes the connection, and the link sends it again on the next one. The guard repeats the length: a
+corrupted length is noticed before anybody waits for bytes that never come. With TLS these two are left out: a record
+whose authentication tag (128 bits) does not match ends the connection in the same way. The CRC continues from the bytes
+behind the front to the front itself, because a fan-out sends the same bytes behind different fronts, and computes their
+share once.
 
 A body is encoded once, however many processes it goes to: a frame joins encoded bodies.
 """
@@ -46,13 +46,11 @@ from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError, CorruptedFrameError
 from amcast.live.limits import MIB, Limits
 
-WIRE_VERSION: Final = 5
-OLDEST_VERSION: Final = 3
+WIRE_VERSION: Final = 6
+OLDEST_VERSION: Final = 6
 """The oldest version that this code speaks."""
-RANGE_VERSION: Final = 4
-"""The first version with a range in HELLO, RPC requests, fragments and announcements of leaving."""
 CHECKED_VERSION: Final = 5
-"""The first version with checksums."""
+"""The first version with a checksum in HELLO and REFUSE: those of older versions are read, to refuse them."""
 HELLO: Final = 0
 REFUSE: Final = 1
 ACK: Final = 2
@@ -65,6 +63,8 @@ KINDS: Final = ("HELLO", "REFUSE", "ACK", "BODIES", "TRACED", "RPC_REQUEST", "RP
 
 HEAD: Final = struct.Struct("!IBB")
 HEAD_BYTES: Final = HEAD.size
+_CHECKED_HEAD_BYTES: Final = HEAD_BYTES + 2
+"""The head and its guard."""
 SHORT_HEAD: Final = struct.Struct("!IH")
 """The head with version and kind as one number, to compare both at once."""
 _FRONT: Final = struct.Struct("!I4sQBQ")
@@ -78,6 +78,7 @@ _COUNT: Final = struct.Struct("!BI")
 _pack_count: Final = _COUNT.pack
 _U32: Final = struct.Struct("!I")
 _pack_u32: Final = _U32.pack
+_unpack_u32: Final = _U32.unpack_from
 _U64: Final = 0xCF
 _ARRAY32: Final = 0xDD
 SINGLE: Final = _pack_count(_ARRAY32, 1)
@@ -168,7 +169,7 @@ class Framing:
     def __init__(self, version: int, is_checked: bool) -> None:
         self.version = version
         self.is_checked = is_checked
-        self.head_bytes = HEAD_BYTES + (2 if is_checked else 0)
+        self.head_bytes = _CHECKED_HEAD_BYTES if is_checked else HEAD_BYTES
         """Bytes before the payload."""
         self.trailer_bytes = _U32.size if is_checked else 0
         """Bytes behind the payload."""
@@ -204,14 +205,24 @@ class Framing:
         return b"".join((front, SINGLE, part, _pack_u32(crc32(front, crc32(part, SINGLE_CRC)))))
 
     def payload(self, frame: bytes) -> bytes:
-        """The payload of a frame of this shape, which the caller has checked."""
+        """The payload of a frame that this process has made or opened before."""
         return frame[self.head_bytes : len(frame) - self.trailer_bytes]
+
+    def open(self, frame: Any) -> Any:
+        """The payload of a whole frame that was received; refuses one that was changed on its way."""
+        if not self.is_checked:
+            return frame[HEAD_BYTES:]
+        end = len(frame) - 4
+        begin = CRC_BEGINS if end > CRC_BEGINS else end
+        if end < _CHECKED_HEAD_BYTES or crc32(frame[:begin], crc32(frame[begin:end])) != _unpack_u32(frame, end)[0]:
+            raise CorruptedFrameError(f"a frame of {len(frame)} bytes whose checksum does not match")
+        return frame[_CHECKED_HEAD_BYTES:end]
 
 
 @cache
 def find_framing(version: int, is_plain: bool) -> Framing:
     """The shape of frames in a version, on connections without TLS (`is_plain`) or with it."""
-    return Framing(version, is_plain and version >= CHECKED_VERSION)
+    return Framing(version, is_plain)
 
 
 CHECKED: Final = find_framing(WIRE_VERSION, True)
@@ -223,27 +234,14 @@ def _guard(length: int) -> int:
 
 
 def _seal(frame: bytes) -> bytes:
-    """Appends the checksum to a frame of version 5."""
+    """Appends the checksum to a frame."""
     return frame + _pack_u32(crc32(frame[:CRC_BEGINS], crc32(frame[CRC_BEGINS:])))
 
 
-def is_intact(frame: Any) -> bool:
-    """Whether the checksum of a whole frame of version 5 matches its content."""
-    end = len(frame) - 4
-    return bool(
-        crc32(frame[: min(CRC_BEGINS, end)], crc32(frame[CRC_BEGINS:end])) == int.from_bytes(frame[end:], "big")
-    )
-
-
-def check_intact(frame: Any) -> None:
-    """Refuses a whole frame of version 5 that was changed on its way."""
-    if len(frame) < HEAD_BYTES + 6 or not is_intact(frame):
-        raise CorruptedFrameError(f"a frame of {len(frame)} bytes whose checksum does not match")
-
-
 def check_guard(frame: Any, length: int) -> None:
-    """Refuses the beginning of a frame of version 5 whose length was changed, before the rest is waited for."""
-    if len(frame) >= HEAD_BYTES + 2 and int.from_bytes(frame[HEAD_BYTES : HEAD_BYTES + 2], "big") != _guard(length):
+    """Refuses the beginning of a frame whose length was changed, before the rest is waited for."""
+    guard = frame[HEAD_BYTES:_CHECKED_HEAD_BYTES]
+    if len(guard) == 2 and int.from_bytes(guard, "big") != _guard(length):
         raise CorruptedFrameError(f"a frame of {length} bytes whose length does not match its guard")
 
 
@@ -262,7 +260,7 @@ def bodies_heads(framing: Framing, longest: int) -> tuple[bytes, ...]:
 
 
 def make_frame(kind: int, payload: bytes, version: int = WIRE_VERSION) -> bytes:
-    """A frame without a checksum around an encoded payload: HELLO, REFUSE, and all others before version 5."""
+    """A frame without a checksum around an encoded payload: HELLO, REFUSE, and all others with TLS."""
     return HEAD.pack(len(payload) + 2, version, kind) + payload
 
 

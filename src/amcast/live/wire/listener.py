@@ -10,6 +10,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from amcast.live.audit_log import record_audit
@@ -83,12 +84,15 @@ def _host_of(connection: PendingConnection) -> str:
     return connection.peername.rpartition(":")[0]
 
 
-class TlsHandshake:
-    """An accepted connection until its TLS handshake is over."""
+class Handshake:
+    """An accepted connection until it has a protocol: with TLS, until its TLS handshake is over."""
 
-    def __init__(self, peername: str) -> None:
+    def __init__(self, accepted: socket.socket, peername: str) -> None:
+        self.accepted = accepted
         self.peername = peername
         self.task: asyncio.Task[None] | None = None
+        self.has_begun = False
+        """The event loop owns the socket, and closes it if the handshake fails."""
         self.why = ""
         """Why the handshake was cancelled."""
 
@@ -115,7 +119,7 @@ class Listener:
         self._find_context = find_context
         """Returns the TLS context for the next connection, because reloaded certificates replace it; None: plain."""
         self._handshake_timeout_s = handshake_timeout_s
-        self._handshakes: set[TlsHandshake] = set()
+        self._handshakes: set[Handshake] = set()
 
     async def open(self, host: str, port: int) -> None:
         """Listens on every address of the host name."""
@@ -158,9 +162,10 @@ class Listener:
                     self._pause(listener, error)
                 return
             accepted.setblocking(False)
-            handshake = TlsHandshake(format_address(address))
+            handshake = Handshake(accepted, format_address(address))
             self._handshakes.add(handshake)
-            handshake.task = asyncio.get_running_loop().create_task(self._connect(handshake, accepted))
+            handshake.task = asyncio.get_running_loop().create_task(self._connect(handshake))
+            handshake.task.add_done_callback(partial(self._release, handshake))
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
         warn_rate_limited("resources", "no connections are accepted for %g s: %s", PAUSE_S, error.strerror)
@@ -173,7 +178,8 @@ class Listener:
 
         loop.call_later(PAUSE_S, resume)
 
-    async def _connect(self, handshake: TlsHandshake, accepted: socket.socket) -> None:
+    async def _connect(self, handshake: Handshake) -> None:
+        handshake.has_begun = True
         loop = asyncio.get_running_loop()
         context = self._find_context()
         is_secure = context is not None
@@ -182,7 +188,7 @@ class Listener:
         try:
             await loop.connect_accepted_socket(
                 self._make_protocol,
-                accepted,
+                handshake.accepted,
                 ssl=context,
                 ssl_handshake_timeout=self._handshake_timeout_s if is_secure else None,
             )
@@ -198,6 +204,12 @@ class Listener:
         finally:
             self._pending.remove(handshake)
             self._handshakes.discard(handshake)
+
+    def _release(self, handshake: Handshake, task: asyncio.Task[None]) -> None:
+        """Closes the socket of a handshake that was cancelled before its task ran: nothing else knows it."""
+        if not handshake.has_begun:
+            self._handshakes.discard(handshake)
+            handshake.accepted.close()
 
 
 def format_address(address: object) -> str:

@@ -40,6 +40,8 @@ CONNECT_S: Final = 3.0
 """How long one attempt to connect may take."""
 NEXT_SERVER_S: Final = 0.25
 """How long `dial_until_connected` waits for one server before it dials another as well."""
+COUNTS_PER_LIMIT: Final = 16
+"""Unanswered bytes are counted by name when they have changed by so small a part of the limit."""
 CLIENTS_PAUSED: Final = (
     "reads nothing from clients: too many of their bytes are unanswered (limits.unordered_bytes);"
     " they wait until their destinations answer"
@@ -51,10 +53,11 @@ class Network:
 
     # fmt: off
     __slots__ = (
-        "_changed", "_connections", "_dialling", "_down", "_is_lazy", "_is_stopping", "_limits", "_listener",
-        "_on_peer_down", "_on_rpc", "_probing", "_proposed_versions", "_rng", "_start", "_tasks", "_topology_version",
-        "are_clients_paused", "client_inbox", "cluster", "has_checksums", "is_reading_paused", "links", "me", "outbox",
-        "paused_names", "peers", "pending", "protocol", "quotas", "refusals", "versions", "wiring",
+        "_changed", "_client_names", "_connections", "_counted_bytes", "_dialling", "_down", "_excess_bytes",
+        "_is_lazy", "_is_stopping", "_limits", "_listener", "_on_peer_down", "_on_rpc", "_probing", "_rng", "_start",
+        "_tasks", "_topology_version", "are_clients_paused", "client_inbox", "cluster", "has_checksums",
+        "is_reading_paused", "links", "me", "names_over_bytes", "names_over_rate", "outbox", "peers", "pending",
+        "protocol", "quotas", "refusals", "versions", "wiring",
     )
     # fmt: on
 
@@ -90,7 +93,7 @@ class Network:
         self.wiring = wiring
         self.versions = wiring.versions
         self.has_checksums = wiring.security is None
-        """Frames of version 5 carry checksums; with TLS they need none."""
+        """Frames carry checksums; with TLS they need none."""
         self.client_inbox = client_inbox
         self.peers = PeerTable(
             me, incarnation, codec, on_bodies, on_frame, on_link_reset, on_lost, self._framing(), start
@@ -103,8 +106,16 @@ class Network:
         """Nothing is read from any peer."""
         self.are_clients_paused = False
         """Nothing is read from clients, because too many of their bytes are unanswered."""
-        self.paused_names: frozenset[str] = frozenset()
-        """Clients that nothing is read from, because they have sent too much."""
+        self.names_over_rate: frozenset[str] = frozenset()
+        """Clients that nothing is read from, because they send too many multicasts per second."""
+        self.names_over_bytes: frozenset[str] = frozenset()
+        """Clients that nothing is read from, because too many of their bytes are unanswered."""
+        self._client_names: dict[ProcessId, str] = {}
+        """The names of clients with a link, for quotas."""
+        self._counted_bytes = 0
+        """The unanswered bytes when they were last counted by name."""
+        self._excess_bytes = 0
+        """Those above the limits of their names."""
         self.refusals: dict[ProcessId, str] = {}
         """The reason of each peer that refused the last connection."""
         self._limits = codec.limits
@@ -122,8 +133,6 @@ class Network:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_lazy = False
         """Servers are dialled when something is sent to them."""
-        self._proposed_versions: dict[ProcessId, int] = {}
-        """The version to propose next to peers that refused the newest one."""
         self._is_stopping = False
         self._changed = asyncio.Event()
         """Set when a link gets or loses its connection."""
@@ -301,11 +310,47 @@ class Network:
             log.warning("process %d %s", self.me, CLIENTS_PAUSED if paused else "reads from clients again")
             self.pause_reading(self.is_reading_paused)
 
+    def limit_unordered(self, unanswered: int, count_by_client: Callable[[], Mapping[ProcessId, int]]) -> None:
+        """Pauses reading from names of which too many bytes are unanswered, and from all clients if it is too many in
+        all; resumes it when half are left. Counts bytes by name only if that may have changed."""
+        limit = self._limits.client_unordered_bytes
+        if unanswered <= limit // 2:
+            self._counted_bytes = self._excess_bytes = 0
+            self._pause_names(self.names_over_rate, self.quotas.limit_unordered({})[0])
+        elif abs(unanswered - self._counted_bytes) >= limit // COUNTS_PER_LIMIT:
+            self._counted_bytes = unanswered
+            counts: Counter[str] = Counter()
+            for client, count in count_by_client().items():
+                counts[self._client_names.get(client, "")] += count
+            del counts[""]
+            over_bytes, self._excess_bytes = self.quotas.limit_unordered(counts)
+            self._pause_names(self.names_over_rate, over_bytes)
+        limit, counted = self._limits.unordered_bytes, unanswered - self._excess_bytes
+        if counted > limit or counted <= limit // 2:
+            self.pause_clients(counted > limit)
+
+    def _pause_names(self, over_rate: frozenset[str], over_bytes: frozenset[str]) -> None:
+        """Reads nothing from these names, and from others again."""
+        if (over_rate, over_bytes) == (self.names_over_rate, self.names_over_bytes):
+            return
+        for name in sorted(over_rate - self.names_over_rate):
+            rate = self._limits.client_multicasts_per_s
+            warn_rate_limited("rate", "%s sends more than %d multicasts/s (limits.client_multicasts_per_s)", name, rate)
+        for name in sorted(over_bytes - self.names_over_bytes):
+            limit = self._limits.client_unordered_bytes
+            warn_rate_limited("bytes", "%s waits for %d bytes (limits.client_unordered_bytes)", name, limit)
+        before = self.names_over_rate | self.names_over_bytes
+        self.names_over_rate, self.names_over_bytes = over_rate, over_bytes
+        changed = before ^ (over_rate | over_bytes)
+        for connection in self._connections:
+            if connection.client_name in changed:
+                self._apply_pause(connection)
+
     def _apply_pause(self, connection: Connection) -> None:
-        link = connection.link
+        link, name = connection.link, connection.client_name
         is_client = link is not None and link.peer not in self.peers.addresses
-        is_over_rate = is_client and connection.client_name in self.paused_names
-        if self.is_reading_paused or (self.are_clients_paused and is_client) or is_over_rate:
+        is_over = is_client and (name in self.names_over_rate or name in self.names_over_bytes)
+        if self.is_reading_paused or (self.are_clients_paused and is_client) or is_over:
             connection.pause_reading()
         else:
             connection.resume_reading()
@@ -331,6 +376,7 @@ class Network:
             link.check_hello(hello)
             if connection.dialled_link is None and hello.process not in self.peers.addresses:
                 self.admit_client(connection)
+                self._client_names[hello.process] = connection.client_name
         except RefusedError as refused:
             connection.refuse(str(refused))
             return
@@ -389,13 +435,10 @@ class Network:
         self._on_rpc(connection, payload)
 
     def handle_refusal(self, connection: Connection, refusal: Refusal) -> None:
-        """Proposes an older version next time, or records the reason; closes the connection."""
+        """Records the reason, and closes the connection."""
         link = connection.dialled_link
         if link is not None:
-            oldest, newest = self.versions
-            if oldest <= refusal.version < self._proposed_versions.get(link.peer, newest):
-                self._proposed_versions[link.peer] = refusal.version
-            elif self.refusals.get(link.peer) != refusal.reason:
+            if self.refusals.get(link.peer) != refusal.reason:
                 log.error("process %d at %s refuses this process: %s", link.peer, connection.peername, refusal.reason)
             self.refusals[link.peer] = refusal.reason
         connection.abort()
@@ -413,7 +456,6 @@ class Network:
         if link is not None and connection.dialled_link is None:
             record_audit("disconnected", address=connection.peername, process=link.peer)
         if link is not None:
-            self._proposed_versions.pop(link.peer, None)
             link.detach(connection, asyncio.get_running_loop().time())
             if link.peer in self.peers.addresses and not self.peers.dials(link.peer) and not self._is_stopping:
                 # A process that dials notices by itself.
@@ -426,10 +468,11 @@ class Network:
 
     def _encode_hello(self, link: Link, version: int | None = None) -> bytes:
         oldest, newest = self.versions
-        stated = version or self._proposed_versions.get(link.peer, newest)
         region = "" if self.wiring.lines is None else self.wiring.lines.region
         topology = self._topology_version()
-        hello = link.make_hello(self.cluster, self.protocol, self.me, stated, oldest, region, topology, self._start)
+        hello = link.make_hello(
+            self.cluster, self.protocol, self.me, version or newest, oldest, region, topology, self._start
+        )
         return frames.encode_hello(hello)
 
     def _check_hello(self, connection: Connection, hello: Hello) -> int:
@@ -565,16 +608,7 @@ class Network:
         for connection in self._connections:
             if connection.client_name:
                 counts[connection.client_name] += connection.take_body_count()
-        paused = self.quotas.limit_multicasts(counts, now)
-        if paused == self.paused_names:
-            return
-        changed, self.paused_names = paused ^ self.paused_names, paused
-        for name in sorted(paused & changed):
-            rate = self._limits.client_multicasts_per_s
-            warn_rate_limited("rate", "%s sends more than %d multicasts/s (limits.client_multicasts_per_s)", name, rate)
-        for connection in self._connections:
-            if connection.client_name in changed:
-                self._apply_pause(connection)
+        self._pause_names(self.quotas.limit_multicasts(counts, now), self.names_over_bytes)
 
     def _drop_client(self, peer: ProcessId) -> None:
         log.info(
@@ -584,6 +618,7 @@ class Network:
         )
         self.outbox.invalidate_fanouts()
         del self.links[peer]
+        self._client_names.pop(peer, None)
 
 
 def _format_range(oldest: int, newest: int) -> str:

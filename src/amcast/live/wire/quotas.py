@@ -1,5 +1,5 @@
-"""Quotas of clients at one node: connections, subscriptions, requests and multicasts per second of each client name,
-and client connections in all.
+"""Quotas of clients at one node: connections, subscriptions, requests and multicasts per second and bytes that are not
+ordered yet of each client name, and client connections in all.
 
 Quotas count by the name in the certificate, so that one client cannot take the places of others however many programs
 use its name; without TLS, they count by address. Nodes have no quota. Short requests (status, progress, client ids)
@@ -19,7 +19,7 @@ REQUEST_PLACES: Final = 64
 BURST_S: Final = 5
 """A name that was quiet may make the requests of so many seconds at once."""
 MAX_BUCKETS: Final = 10_000
-"""Names whose rate is remembered; with more, those that have been quiet are forgotten."""
+"""Names whose rate is remembered; with more, those that have been quiet the longest are forgotten."""
 
 
 class ClientQuotas:
@@ -44,6 +44,8 @@ class ClientQuotas:
         self._multicasts_left: dict[str, float] = {}
         """Name -> multicasts that it may still send at once; names that may send a whole second's are left out."""
         self._counted_at = 0.0
+        self._over_bytes: frozenset[str] = frozenset()
+        """Names that have too many unordered bytes."""
 
     def limit_total(self, connections: int, reason: str) -> None:
         """Lowers the number of client connections to what the node has descriptors for."""
@@ -59,7 +61,9 @@ class ClientQuotas:
         if left < 1:
             self._refuse(f"{name} makes more than {rate} requests per second (limits.client_requests_per_s)")
         if len(self._buckets) >= MAX_BUCKETS and name not in self._buckets:
-            self._buckets = {one: kept for one, kept in self._buckets.items() if now - kept[0] < BURST_S}
+            # Half of them at once: addresses that never come again must not cost a search each.
+            latest = sorted(self._buckets.items(), key=lambda item: item[1][0], reverse=True)
+            self._buckets = dict(latest[: MAX_BUCKETS // 2])
         self._buckets[name] = (now, left - 1)
 
     def limit_multicasts(self, counts: Mapping[str, int], now: float) -> frozenset[str]:
@@ -74,6 +78,15 @@ class ClientQuotas:
                 left[name] = allowance
         self._multicasts_left = left
         return frozenset(name for name, allowance in left.items() if allowance < 0)
+
+    def limit_unordered(self, bytes_by_name: Mapping[str, int]) -> tuple[frozenset[str], int]:
+        """The names with too many bytes that are not ordered yet; those that had too many, until half are left. Also
+        the bytes above the limit of each, which came before reading stopped and are not held against other names."""
+        limit, before = self._limits.client_unordered_bytes, self._over_bytes
+        self._over_bytes = frozenset(
+            name for name, count in bytes_by_name.items() if count > (limit // 2 if name in before else limit)
+        )
+        return self._over_bytes, sum(max(count - limit, 0) for count in bytes_by_name.values())
 
     def open_connection(self, name: str, is_short: bool = False) -> Callable[[], None]:
         """Counts a connection of a client; returns the function that ends it. A short request may take a place of its

@@ -1,0 +1,233 @@
+"""The stub of a service at a client: calls are methods, results come back from one replica of each group.
+
+    bank = client.service(Bank)
+    outcome = await bank.transfer("ann", "bob", 5)
+
+A call is multicast like any message. Its results come over one RPC stream per group, from the group's leader if it can
+be reached: whoever executes first answers first. When the replica is lost, or has no result although the message is
+ordered, the stream continues at another one, which sends what it has: a result is kept until the session says that it
+has it (`services/calls.py`). Nothing is executed again.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
+
+from amcast.kernel.errors import CannotTellError, Error
+from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.topology import Topology
+from amcast.live.client.multicaster import Receipt
+from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
+from amcast.live.rpc.messages import FollowResults, ServiceLeader, ServiceResults
+from amcast.services.calls import WINDOW, Call, CallSession, Outcome
+from amcast.services.declaration import Description, Service, describe_service
+from amcast.services.errors import OutcomeUnknownError
+from amcast.services.messages import Result
+
+SILENCE_S: Final = 1.0
+"""How long a replica may owe the result of an ordered call before another one is asked."""
+RETRY_S: Final = 0.05
+SESSION_BITS: Final = 63
+
+
+class Poster(Protocol):
+    """The client under a stub."""
+
+    @property
+    def topology(self) -> Topology:
+        """The newest topology that it knows."""
+
+    @property
+    def post(self) -> Callable[..., Coroutine[Any, Any, "asyncio.Future[Receipt]"]]:
+        """Submits one message; returns a future of its receipt."""
+
+
+class ResultStream:
+    """Reads the results of a session in one group, from one replica after the other."""
+
+    def __init__(
+        self,
+        rpc: RpcClient,
+        group: GroupId,
+        list_members: Callable[[GroupId], Sequence[ProcessId]],
+        request: FollowResults,
+        on_result: Callable[[GroupId, Result], None],
+    ) -> None:
+        self._rpc = rpc
+        self._group = group
+        self._list_members = list_members
+        self._request = request
+        self._on_result = on_result
+        self._preferred: ProcessId | None = None
+        self._call: RpcCall | None = None
+        self.source: ProcessId = -1
+        """The replica that it reads from."""
+        self.refusal = ""
+        """Why the last replica did not answer."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        turn = 0
+        while True:
+            members = list(self._list_members(self._group))
+            if self._preferred in members:
+                self.source, self._preferred = self._preferred, None
+            else:
+                self.source = members[turn % len(members)]
+                turn += 1
+            try:
+                self._call = await self._rpc.call(self.source, self._request)
+                await self._read(self._call)
+            except NoAnswerError as error:
+                self.refusal = str(error)
+            finally:
+                self._hang_up()
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self, call: RpcCall) -> None:
+        followed = False
+        while True:
+            reply = await call.reply()
+            self.refusal = ""
+            if isinstance(reply, ServiceResults):
+                for result in reply.results:
+                    self._on_result(self._group, result)
+            elif isinstance(reply, ServiceLeader) and reply.leader != self.source:
+                if not followed and reply.leader in self._list_members(self._group):
+                    self._preferred = reply.leader
+                    return
+            elif isinstance(reply, ServiceLeader):
+                followed = True
+
+    def leave(self) -> None:
+        """Asks another replica: this one owes a result for too long."""
+        self.refusal = f"process {self.source} has no result of an ordered call"
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.close()
+
+    def close(self) -> None:
+        self._task.cancel()
+        self._hang_up()
+
+
+class ServiceStub:
+    """Calls the commands and queries of a service; `client.service` makes one. Every method of the service is one of
+    the stub, with the same arguments without `at`, and is awaited; `timeout_s` bounds the wait, `groups` overrides the
+    destinations that keys name."""
+
+    def __init__(self, client: Poster, service: type[Service] | Description, rpc: RpcClient) -> None:
+        self._client = client
+        self._rpc = rpc
+        description = service if isinstance(service, Description) else describe_service(service)
+        topology = client.topology
+        self._ids = {name: group for group, name in topology.names.items()}
+        names = topology.names_of(topology.groups)
+        self._session = CallSession(description, names, secrets.randbits(SESSION_BITS))
+        self._room = asyncio.Event()
+        self._streams: dict[GroupId, ResultStream] = {}
+        self._calls: dict[int, tuple[Call, asyncio.Future[None]]] = {}
+        """Calls without all results, those that nobody waits for any more as well: what is not executed yet must not
+        count as a duplicate."""
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Outcome]]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._session.description.find(name)
+
+        async def call(
+            *arguments: Any, timeout_s: float = 30.0, groups: Sequence[str] | None = None, **named: Any
+        ) -> Outcome:
+            return await self._call(name, arguments, named, timeout_s, groups)
+
+        return call
+
+    async def _call(
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        named: dict[str, Any],
+        timeout_s: float,
+        groups: Sequence[str] | None,
+    ) -> Outcome:
+        await self._wait_for_room(name, timeout_s)
+        call = self._session.make(name, arguments, named, time.time_ns(), groups)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._calls[call.request] = call, done
+        try:
+            receipt = await self._client.post(call.destinations, call.payload)
+        except Error:
+            self._forget(call)  # it was never sent
+            raise
+        for group in call.destinations:
+            self._follow(self._ids[group])
+        try:
+            async with asyncio.timeout(timeout_s):
+                await receipt
+                while not done.done():
+                    await asyncio.wait((done,), timeout=SILENCE_S)
+                    for group in () if done.done() else call.missing:
+                        self._streams[self._ids[group]].leave()
+        except CannotTellError:
+            raise
+        except TimeoutError:
+            raise OutcomeUnknownError(self._describe_unanswered(call, timeout_s, receipt.done())) from None
+        return call.make_outcome()
+
+    async def _wait_for_room(self, name: str, timeout_s: float) -> None:
+        """Waits while the session has as many open calls as it may: this is the backpressure."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._session.has_room:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise OutcomeUnknownError(
+                f"{name} was not called: {len(self._calls)} earlier calls of this stub have no results after"
+                f" {timeout_s:g} s; at most {WINDOW} may be open"
+            ) from None
+
+    def _describe_unanswered(self, call: Call, timeout_s: float, is_ordered: bool) -> str:
+        if not is_ordered:
+            return (
+                f"{call.operation.name} to {' and '.join(call.destinations)} was not ordered within {timeout_s:g} s; it"
+                f" may or may not be executed"
+            )
+        reasons = [self._streams[self._ids[group]].refusal for group in call.missing]
+        return (
+            f"{call.operation.name} is ordered, and {' and '.join(call.missing)} gave no result within {timeout_s:g} s;"
+            f" it will be executed" + "".join(f"; {reason}" for reason in reasons if reason)
+        )
+
+    def _follow(self, group: GroupId) -> None:
+        if group not in self._streams:
+            request = FollowResults(self._session.session, self._session.description.digest)
+            self._streams[group] = ResultStream(
+                self._rpc, group, lambda group: self._client.topology.members(group), request, self._accept
+            )
+
+    def _accept(self, group: GroupId, result: Result) -> None:
+        call, done = self._calls.get(result.request, (None, None))
+        if call is None or done is None:
+            return
+        call.results[self._client.topology.names[group]] = result
+        if not call.missing:
+            self._forget(call)
+            if not done.done():
+                done.set_result(None)
+
+    def _forget(self, call: Call) -> None:
+        self._calls.pop(call.request, None)
+        self._session.close(call)
+        self._room.set()
+
+    def close(self) -> None:
+        """Ends the streams of results; the client calls it when it closes."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()

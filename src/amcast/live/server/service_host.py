@@ -1,0 +1,210 @@
+"""A service on a replica: it executes what the replica delivers, multicasts the values that it owes, and gives results.
+
+    Application ── deliveries, snapshots ──> Executor ── owed values ──> Client ── multicast ──> all destinations
+                                                └── results ──> ResultQueue ── RPC FollowResults ──> callers
+
+The executor (`services/executor.py`) decides everything; this module connects it. Values that other groups wait for are
+multicast by the leader at once, and by every other replica if they are still owed after RESEND_S: the leader may have
+died before it sent them, and a second message with the same value changes nothing. When the other groups have ordered a
+value, it is multicast to the own group as well: then no replica owes it any more.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from amcast.kernel.errors import CannotTellError
+from amcast.kernel.ids import ProcessId
+from amcast.live.client.client import Client
+from amcast.live.client_batch import Delivery
+from amcast.live.server.replica_runtime import ReplicaRuntime
+from amcast.services.declaration import Description
+from amcast.services.executor import Executor
+from amcast.services.messages import OwedValue, Result, encode_payload
+
+log = logging.getLogger("amcast.live")
+
+RESEND_S: Final = 1.0
+"""After so long a replica that does not lead multicasts a value that is still owed."""
+RECONNECT_S: Final = 0.5
+PATIENCE_S: Final = 2.0
+"""A command that waits for longer for another group is reported."""
+
+
+class ResultQueue:
+    """The results of one session that its caller has not read on this connection."""
+
+    def __init__(self, host: "ServiceHost", session: int) -> None:
+        self._host = host
+        self._session = session
+        self._read: set[int] = set()
+        self.changed = asyncio.Event()
+
+    async def read(self, timeout_s: float) -> list[Result]:
+        """The results that were not read before; waits for the next one, or for so long."""
+        results = self._take()
+        if not results:
+            self.changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.changed.wait()
+            results = self._take()
+        return results
+
+    def _take(self) -> list[Result]:
+        kept = self._host.executor.results_of(self._session)
+        self._read.intersection_update([result.request for result in kept])
+        results = [result for result in kept if result.request not in self._read]
+        self._read.update(result.request for result in results)
+        return results
+
+    def close(self) -> None:
+        """Ends following."""
+        self._host.stop_following(self._session, self)
+
+
+class ServiceHost:
+    """Runs the service of one replica, over all incarnations of it in one program."""
+
+    def __init__(self, description: Description, group: str, groups: tuple[str, ...], connect: Callable[[], Client]):
+        """`connect` makes the client that multicasts values to other groups."""
+        self.executor = Executor(description, group, groups)
+        self.digest = description.digest
+        self._connect = connect
+        self._followers: dict[int, list[ResultQueue]] = {}
+        self._runtime: ReplicaRuntime | None = None
+        self._owes = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._giving: set[asyncio.Task[None]] = set()
+        self._waiting = ("", 0.0)
+        """The command that waited when it was last asked, and since when."""
+
+    # Called by the application
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Executes one delivery."""
+        executor = self.executor
+        executor.deliver(delivery.position, delivery.destinations, delivery.payload)
+        for session, _ in executor.finished:
+            for follower in self._followers.get(session, ()):
+                follower.changed.set()
+        executor.finished.clear()
+        if executor.owed:
+            self._owes.set()
+
+    def install(self, state: bytes, position: int) -> None:
+        """Replaces the state by a snapshot."""
+        self.executor.restore(state)
+        self.executor.finished.clear()
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.changed.set()
+        self._owes.set()
+
+    # Called by the RPC server
+
+    def follow(self, session: int) -> ResultQueue:
+        """Begins to follow the results of a session."""
+        follower = ResultQueue(self, session)
+        self._followers.setdefault(session, []).append(follower)
+        return follower
+
+    def stop_following(self, session: int, follower: ResultQueue) -> None:
+        """Ends what `follow` began."""
+        followers = self._followers[session]
+        followers.remove(follower)
+        if not followers:
+            del self._followers[session]
+
+    def leader(self) -> ProcessId:
+        """The leader of the replica's group, as far as it knows."""
+        assert self._runtime is not None
+        leader = self._runtime.host.process.status().get("leader", -1)
+        return leader if isinstance(leader, int) else -1
+
+    def describe_waiting(self) -> str:
+        """What a command has waited for, for longer than PATIENCE_S; "" if none does."""
+        waiting = self.executor.describe_waiting()
+        key = waiting.partition(";")[0]
+        if key != self._waiting[0]:
+            self._waiting = key, time.monotonic()
+        return waiting if waiting and time.monotonic() - self._waiting[1] >= PATIENCE_S else ""
+
+    # Values for other groups
+
+    def start(self, runtime: ReplicaRuntime) -> None:
+        """Begins to multicast owed values, once the replica has caught up."""
+        self._runtime = runtime
+        self._sending = asyncio.get_running_loop().create_task(self._run(runtime))
+
+    async def close(self) -> None:
+        """Stops multicasting values."""
+        task, self._sending = self._sending, None
+        if task is not None:
+            for one in (task, *self._giving):
+                one.cancel()
+            await asyncio.gather(task, *self._giving, return_exceptions=True)
+
+    async def _run(self, runtime: ReplicaRuntime) -> None:
+        await runtime.caught_up.wait()
+        watching = asyncio.get_running_loop().create_task(self._watch())
+        try:
+            await self._send_all(runtime)
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        """Logs that a command waits for another group for long, once for each command."""
+        logged = ""
+        while True:
+            await asyncio.sleep(PATIENCE_S / 2)
+            waiting = self.describe_waiting()
+            if waiting and waiting.partition(";")[0] != logged:
+                logged = waiting.partition(";")[0]
+                log.warning("the service waits for another group: %s", waiting)
+
+    async def _send_all(self, runtime: ReplicaRuntime) -> None:
+        while True:
+            await self._owes.wait()
+            try:
+                async with self._connect() as client:
+                    await self._send_owed(runtime, client)
+            except CannotTellError as error:
+                log.warning("values of the service cannot be multicast, and other groups wait for them: %s", error)
+                await asyncio.sleep(RECONNECT_S)
+
+    async def _give(self, client: Client, owed: OwedValue) -> None:
+        """Multicasts a value to the other groups, and says so in its own when they have it."""
+        payload, value = encode_payload(owed.value), owed.value
+        with suppress(CannotTellError):  # the client was closed: whoever still owes the value sends it again
+            await (await client.post(owed.destinations, payload))
+            if (value.session, value.request, value.step) in self.executor.owed:
+                await client.post((value.group,), payload)
+
+    async def _send_owed(self, runtime: ReplicaRuntime, client: Client) -> None:
+        """Multicasts what is owed, each value once over this client: its session repeats requests by itself."""
+        loop = asyncio.get_running_loop()
+        due: dict[tuple[int, int, int], float] = {}
+        """When this replica sends a value that nobody else has sent."""
+        sent: dict[tuple[int, int, int], OwedValue] = {}
+        while True:
+            owed = self.executor.owed
+            sent = {key: value for key, value in sent.items() if owed.get(key) is value}
+            due = {key: due.get(key, loop.time() + RESEND_S) for key in owed}
+            leads = self.leader() == runtime.host.me
+            for key in [key for key in owed if key not in sent and (leads or due[key] <= loop.time())]:
+                sent[key] = owed[key]
+                task = loop.create_task(self._give(client, owed[key]))
+                self._giving.add(task)
+                task.add_done_callback(self._giving.discard)
+            if sent.keys() >= self.executor.owed.keys():
+                self._owes.clear()
+                await self._owes.wait()
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RESEND_S / 4):
+                        self._owes.clear()
+                        await self._owes.wait()

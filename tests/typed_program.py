@@ -1,0 +1,23 @@
+"""A program against the public interface. `mypy` reads it with the sources, and a type that is lost is an error.
+
+It is never run: the ignored error of the last line is one that mypy must find, else it reports an unused comment.
+"""
+
+from typing import assert_type
+
+import amcast
+
+assert_type(amcast.connect("cluster.toml"), amcast.Client)
+assert_type(amcast.connect_blocking("cluster.toml"), amcast.BlockingClient)
+assert_type(amcast.subscribe("cluster.toml", "orders"), amcast.Subscription)
+assert_type(amcast.run_replica("cluster.toml", "orders/1"), amcast.Replica)
+assert_type(amcast.read_cluster("cluster.toml"), amcast.Cluster)
+
+
+async def use(client: amcast.Client) -> amcast.Receipt:
+    async for delivery in client.deliveries("orders"):
+        assert_type(delivery, amcast.Delivery)
+    return await client.multicast({"orders"}, b"x")
+
+
+amcast.nonsense()  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from amcast.check import judge
 from amcast.kernel.errors import UsageError
+from amcast.pipeline.check.examination import Examination
+from amcast.pipeline.check.run_view import build_memory_view
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta
 from amcast.trace.parquet import TYPES
@@ -45,7 +47,30 @@ def random_run(seed: int) -> Trace:
     for _ in range(random.randint(0, 5)):
         apply_mistake(random, trace, random.choice(processes))
     trace.claims["complete"] = random.random() < 0.6
+    draw_times(Random(f"times {seed}"), trace)
     return trace
+
+
+def draw_times(random: Random, trace: Trace) -> None:
+    """Multicasts, deliveries and answers spread over a short time, in most runs: many messages are complete before
+    others are multicast."""
+    if random.random() < 0.2:
+        return
+    span = random.choice((20, 60, 200))
+    for message, row in trace.multicasts.items():
+        row["at_ns"] = random.randrange(span) if random.random() < 0.3 else span * message // 16
+    for process, rows in trace.sequences.items():
+        late = random.choice((0, 0, 3, span))
+        trace.sequences[process] = [
+            (position, message, trace.multicasts.get(message, {"at_ns": 0})["at_ns"] + random.randrange(10) + late)
+            for position, message, _ in rows
+        ]
+    if random.random() < 0.6:
+        answered = random.sample(sorted(trace.multicasts), random.randint(0, len(trace.multicasts)))
+        trace.answers = [(m, trace.multicasts[m]["at_ns"] + random.randrange(-1, span // 2)) for m in answered]
+    if random.random() < 0.3:
+        trace.hosts = {client: random.choice(("a", "a", "b")) for client in trace.clients}
+    trace.clock_bound_ns = random.choice((None, None, 0, 5, 50))
 
 
 def apply_mistake(random: Random, trace: Trace, process: int) -> None:
@@ -99,6 +124,7 @@ def write(folder: Path, trace: Trace, **options: int) -> Path:
     recorded = trace.recorder()
     packets = trace.packets is not None
     recorder = FolderRecorder(folder, trace.meta(folder.name), packets=packets, latest=False, **options)
+    recorder.has_answers = recorded.has_answers
     for table in TABLES:
         for row in getattr(recorded, table):
             getattr(recorder, table).append(row)
@@ -122,6 +148,17 @@ def plain(trace: Trace) -> dict[str, Any] | str:
     """The plain checker's report, or its refusal."""
     try:
         return judge(trace.run()).as_dict()
+    except UsageError as refusal:
+        return str(refusal)
+
+
+def examine(trace: Trace, gapped_rows: int = 10**9) -> dict[str, Any] | str:
+    """The report of the kernels, without Spark, or their refusal."""
+    meta, tables = load_tables(trace)
+    present = {"packets"} if trace.packets is not None else set()
+    view = build_memory_view(meta, tables, present | ({"answers"} if trace.answers is not None else set()))
+    try:
+        return Examination(view, gapped_rows=gapped_rows).report().as_dict()
     except UsageError as refusal:
         return str(refusal)
 

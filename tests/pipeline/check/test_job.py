@@ -55,6 +55,7 @@ def test_small_runs_get_the_plain_checkers_reports(tmp_path: Path) -> None:
 
 
 LARGE_RUNS = ["healthy", "cycle_of_three", "one_replica_swaps", "delivered_twice", "idle_process_receives"]
+LARGE_RUNS += ["auditor_sees_a_transfer_half_done", "answered_message_that_a_later_one_overtakes"]
 
 
 @pytest.mark.parametrize("name", LARGE_RUNS)
@@ -130,9 +131,11 @@ def test_large_lookup_is_joined_by_spark(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_runs_may_share_their_tables(tmp_path: Path) -> None:
     traces = {"one": healthy(), "two": planted_runs()["cycle_of_three"]}
+    shared = tmp_path / "shared"
+    for trace in traces.values():
+        trace.answers = [(2, 1020), (1, 2000)]
     for name, trace in traces.items():
         write(tmp_path / name, trace)
-    shared = tmp_path / "shared"
     for table in TABLES:
         (shared / table).mkdir(parents=True)
         for name in traces:

@@ -6,19 +6,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
-from amcast.pipeline.check.examination import Examination, PositionGapError
-from amcast.pipeline.check.run_view import build_memory_view
+from amcast.pipeline.check.examination import PositionGapError
 from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, ChainGap, ChainRows, find_head_cycle, merge
 from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
 from amcast.pipeline.kernels.pairs import SharedEntriesCounter, compare_pairs
 from amcast.pipeline.kernels.replicas import DeliveryRows, PositionSlice
 from amcast.pipeline.kernels.unique_ids import AscendingIds
-from amcast.pipeline.watch.incremental_order import IncrementalOrder
 from tests.mutants.planted import Trace
-from tests.pipeline.small_runs import gapped_run, load_tables, plain, planted_runs, random_run, without_run_name
+from tests.pipeline.small_runs import examine, gapped_run, plain, planted_runs, random_run, without_run_name
 
 
 def longs(*values: int) -> np.ndarray:
@@ -237,9 +234,9 @@ def test_ascending_ids_are_proved_unique() -> None:
 # Replicas
 
 
-def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5) -> list[DeliveryRows]:
+def replica(*entries: tuple[int, int], at: int = 10, sent: int = 5, groups: int = 3) -> list[DeliveryRows]:
     positions, messages = longs(*(e[0] for e in entries)), longs(*(e[1] for e in entries))
-    return [DeliveryRows(positions, messages, np.full_like(positions, at), np.full_like(positions, sent))]
+    return [DeliveryRows(positions, messages, *(np.full_like(positions, value) for value in (at, sent, groups)))]
 
 
 def test_slice_compares_replicas_by_position() -> None:
@@ -256,7 +253,8 @@ def test_slice_compares_replicas_by_position() -> None:
     assert holes.holes == ((12, 15), (18, 19))
     assert piece.absorb(5, replica(full[5], full[5]), 11).disorder == 10
     assert piece.absorb(6, replica(*full, sent=11), 25).early == 10
-    assert piece.absorb(7, replica(*full, sent=4), 25).time_mismatch == 10
+    assert piece.absorb(7, replica(*full, sent=4), 25).unlike == 10
+    assert piece.absorb(8, replica(*full, groups=4), 25).unlike == 10
 
 
 # Packets
@@ -277,15 +275,6 @@ def test_both_ends_of_a_packet_took_part(first: int) -> None:
 
 
 # The whole examination, against the plain checker
-
-
-def examine(trace: Trace, gapped_rows: int = 10**9) -> object:
-    meta, tables = load_tables(trace)
-    view = build_memory_view(meta, tables, trace.packets is not None)
-    try:
-        return Examination(view, gapped_rows=gapped_rows).report().as_dict()
-    except UsageError as refusal:
-        return str(refusal)
 
 
 @pytest.mark.parametrize("name", sorted(planted_runs()))
@@ -365,61 +354,3 @@ def test_tens_of_thousands_of_pairs_of_groups(kind: str, verdict: tuple[str, str
     report = examine(trace)
     assert without_run_name(report) == without_run_name(plain(trace))
     assert (verdicts(report)["P4"], verdicts(report)["P5"]) == verdict
-
-
-# Order of an unfinished run
-
-
-def feed(order: IncrementalOrder, trace: Trace, batches: list[list[tuple[int, int, int]]]) -> list[bool]:
-    """(process, position, message) rows in batches; after each, whether the order was violated."""
-    seen = []
-    for batch in batches:
-        lists = [trace.multicasts[message]["destinations"] for _, _, message in batch]
-        offsets = np.cumsum([0, *(len(groups) for groups in lists)]).astype(np.int32)
-        flat = np.array([group for groups in lists for group in groups], np.int32)
-        process, position, message = (longs(*(row[at] for row in batch)) for at in range(3))
-        groups = longs(*(trace.group_of(row[0]) or 0 for row in batch))
-        order.absorb(process, groups, position, message, offsets, flat)
-        seen.append(bool(order.story))
-    return seen
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_incremental_order_agrees_with_plain_checker(seed: int) -> None:
-    """Rows in any batches: no false alarm, and at the end the verdict of the plain checker."""
-    random = Random(seed)
-    trace = random_run(1000 + seed)
-    trace.crashed.clear()
-    for process in list(trace.sequences):
-        # The watch does not check integrity.
-        mine = dict.fromkeys(m for m in trace.delivered(process) if m in trace.multicasts)
-        trace.order(process, *(m for m in mine if process in trace.members(m)))
-    every = [(p, at, m) for p, entries in trace.sequences.items() for at, m, _ in entries]
-    random.shuffle(every)
-    cuts = sorted(random.choices(range(len(every) + 1), k=3))
-    batches = [every[a:b] for a, b in zip([0, *cuts], [*cuts, len(every)], strict=True) if b > a]
-    order = IncrementalOrder()
-    seen = feed(order, trace, batches) if batches else [False]
-    wanted = plain(trace)
-    assert isinstance(wanted, dict)
-    violated = wanted["properties"]["P5"]["verdict"] == "violated"
-    if not violated:
-        assert not any(seen), order.story
-    elif not order.story:
-        # The only circles left run through messages that a group has not delivered: they may still come.
-        assert "had not" in " ".join(wanted["properties"]["P5"]["story"]) or "never" in " ".join(
-            wanted["properties"]["P5"]["story"]
-        )
-
-
-def test_incremental_order_forgets_merged_entries() -> None:
-    order = IncrementalOrder(remembered=100)
-    trace = Trace({0: [0], 1: [1]}, [9])
-    for message in range(2000):
-        trace.multicasts[message] = {"destinations": (0, 1)}
-    for first in range(0, 2000, 100):
-        part = [(p, at, at) for p in (0, 1) for at in range(first, first + 100)]
-        assert feed(order, trace, [part]) == [False]
-    assert order.merged == 2000
-    assert len(order.destinations) == 0
-    assert all(chain.messages.size <= 250 for chain in order.chains.values())

@@ -1,9 +1,12 @@
 """Measures of a run whose numbers are worked out by hand, and of a simulated one."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
@@ -110,6 +113,43 @@ def test_every_table_exists_and_is_documented(tables: Tables) -> None:
     assert tables.result.missing == []
     assert tables.result.method == "exact"
     assert not [file for file in tables.out.iterdir() if file.name.startswith(".")]
+
+
+def test_other_writers_and_repeated_rows_give_the_same_tables(
+    spark: SparkSession, runs: tuple[Path, dict[str, Any]], tables: Tables, tmp_path: Path
+) -> None:
+    """64-bit and unsigned integers; multicasts that were retried and deliveries that were recorded twice, all later."""
+    folder = tmp_path / "hand"
+    shutil.copytree(runs[0] / "hand", folder)
+    for file in sorted(folder.rglob("*.parquet")):
+        data = pq.read_table(file)
+        for at, field in enumerate(data.schema):
+            if pa.types.is_int32(field.type):
+                data = data.set_column(at, field.name, data.column(at).cast(pa.int64()))
+        if file.parent.name in ("multicasts", "deliveries"):
+            at = data.schema.get_field_index("at_ns")
+            again = data.slice(3, 4).set_column(at, "at_ns", pc.add(data.slice(3, 4).column("at_ns"), 7))
+            data = pa.concat_tables([data, again], promote_options="default")
+            data = data.set_column(at, "at_ns", data.column("at_ns").cast(pa.uint64()))
+        pq.write_table(data, file)
+    found = Tables(tmp_path / "tables", measure(spark, str(folder), tmp_path / "tables", only=("spans", "latency")))
+    for name in ("spans", "latency"):
+        assert found.rows(name) == tables.rows(name, run="hand")
+
+
+def test_wrong_rows_are_refused(spark: SparkSession, runs: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder = tmp_path / "hand"
+    shutil.copytree(runs[0] / "hand", folder)
+    (file,) = (folder / "deliveries").glob("*.parquet")
+    data = pq.read_table(file)
+    at = data.schema.get_field_index("group")
+    pq.write_table(data.set_column(at, "group", pa.array([1] * len(data), pa.int32())), file)
+    with pytest.raises(UsageError, match="deliveries: group of process 0 is 1, but 0 in processes"):
+        measure(spark, str(folder), tmp_path / "tables", only=("spans",))
+    nulls = pa.array([None, *data.column("message").to_pylist()[1:]], pa.int64())
+    pq.write_table(data.set_column(data.schema.get_field_index("message"), "message", nulls), file)
+    with pytest.raises(UsageError, match="column message is null in row 0"):
+        measure(spark, str(folder), tmp_path / "tables", only=("spans",))
 
 
 def test_latency_of_steady_part(tables: Tables) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -52,7 +54,7 @@ def test_run_is_watched_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
 
     def on_status(now: WatchStatus) -> None:
         """The run goes on once it was seen so far."""
-        statuses.append((now.deliveries, now.merged))
+        statuses.append(now.deliveries)
         if steps:
             steps.pop(0)()
 
@@ -62,7 +64,7 @@ def test_run_is_watched_to_its_end(spark: SparkSession, tmp_path: Path) -> None:
     assert last.lag == {0: 0, 1: 0, 2: 0, 3: 100}
     assert last.latency_ns_p50 == 5_000_000
     assert last.per_second > 0
-    assert statuses == [(400, 100), (700, 200)]
+    assert statuses == [400, 700]
 
 
 def test_order_violation_is_reported_during_the_run(spark: SparkSession, tmp_path: Path) -> None:
@@ -75,6 +77,38 @@ def test_order_violation_is_reported_during_the_run(spark: SparkSession, tmp_pat
     assert last.story[0] == "2 messages precede each other in a cycle: 71 -> 70 -> 71"
     assert "process 2 delivered 71 at position 70, before 70 at position 71" in last.story
     assert "process 0 delivered 70 at position 70, before 71 at position 71" in last.story
+
+
+def test_hole_that_is_never_filled_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    """What a process recorded behind the hole is not judged, and the watch says so, during the run and at its end."""
+    writer, statuses = Writer(tmp_path / "run"), []
+    writer.write_messages(0, 20)
+    for process in GROUPS[1]:
+        writer.position[process] += 1
+    writer.write_messages(20, 20, swapped_at=30)
+    writer.end()
+    last = watch(str(tmp_path / "run"), lambda now: statuses.append(now.verdict), every_seconds=0.5)
+    assert last.verdict == "unknown"
+    assert last.holes == {2: 20, 3: 20}
+    assert "process 2 lacks position 20, and has 20 later ones" in last.story
+    assert "holds" not in statuses
+
+
+def test_files_of_other_writers_are_watched_and_wrong_ones_refused(spark: SparkSession, tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "run")
+    writer.write_messages(0, 20)
+    (file,) = (tmp_path / "run" / "deliveries").glob("*.parquet")
+    data = pq.read_table(file)
+    for name, kind in (("process", pa.uint64()), ("group", pa.int64()), ("message", pa.int16())):
+        data = data.set_column(data.schema.get_field_index(name), name, data.column(name).cast(kind))
+    pq.write_table(data, file)
+    last = watch(str(tmp_path / "run"), lambda now: None, every_seconds=0.2, patience_seconds=1)
+    assert (last.verdict, last.merged) == ("holds", 20)
+    groups = pa.array([[0]] * len(data), pa.list_(pa.int32()))
+    at = data.schema.get_field_index("destinations")
+    pq.write_table(data.set_column(at, "destinations", groups), file)
+    with pytest.raises(UsageError, match="deliveries: destinations of message"):
+        watch(str(tmp_path / "run"), lambda now: None, every_seconds=0.2, patience_seconds=1)
 
 
 def test_watch_stops_after_its_patience(spark: SparkSession, tmp_path: Path) -> None:

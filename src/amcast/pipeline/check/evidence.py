@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amcast.check.evidence import DeliverySequence, Evidence, collect_evidence
+from amcast.check.evidence import DeliverySequence, Entry, Evidence, collect_evidence, sort_key
 from amcast.check.integrity import check_agreement, check_integrity, check_validity
+from amcast.check.real_time import find_completions
 from amcast.check.verdict import MAX_SENTENCES, Finding
 from amcast.pipeline.check.run_view import ColumnPackets, RunView
 from amcast.pipeline.check.survey import MulticastSurvey, Segment, select_rows
 from amcast.pipeline.kernels.fingerprints import select_in_buckets
+from amcast.pipeline.rows.tables import Table
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns, Run
 
@@ -24,7 +26,9 @@ SnapshotFills = dict[int, tuple[Segment, ...]]
 """process -> positions that a snapshot stands for, with the process that recorded them."""
 
 
-def build_base_evidence(view: RunView, known: Columns, packets: Columns | None = None) -> Evidence:
+def build_base_evidence(
+    view: RunView, known: Columns, packets: Columns | None = None, answers: Columns | None = None
+) -> Evidence:
     """Evidence of the membership and of some rows of the multicasts, without deliveries."""
     processes: Columns = {column.name: [] for column in TABLES["processes"][1:]}
     for process in sorted(view.group_of):
@@ -32,11 +36,13 @@ def build_base_evidence(view: RunView, known: Columns, packets: Columns | None =
         processes["group"].append(view.group_of[process])
         processes["region"].append("")
         processes["crashed_at_ns"].append(view.crashed.get(process))
+        processes["host"].append(view.host_of.get(process))
     nothing: dict[str, Columns] = {
         table: {column.name: [] for column in TABLES[table][1:]} for table in ("deliveries", "notes")
     }
     packet_table = ColumnPackets(packets) if packets is not None else None
-    return collect_evidence(Run(view.meta, processes, known, nothing["deliveries"], nothing["notes"], packet_table))
+    run = Run(view.meta, processes, known, nothing["deliveries"], nothing["notes"], packet_table, answers)
+    return collect_evidence(run)
 
 
 def sample_multicast(sent: MulticastSurvey) -> Columns:
@@ -59,23 +65,25 @@ def reduce_evidence(
     packets: Columns | None = None,
 ) -> Evidence:
     """Evidence of the messages in the chosen buckets (of these only `only`, if given)."""
-    evidence = build_base_evidence(view, _read_multicast_rows(view, chosen, only), packets)
-    rows = {p: select_rows(view.sequences, p, end, chosen) for p, end in ends.items()}
+    known = _read_rows(view.multicasts, "multicasts", chosen, only)
+    answers = _read_rows(view.answers, "answers", chosen, only) if view.answers is not None else None
+    evidence = build_base_evidence(view, known, packets, answers)
+    rows: dict[int, list[Entry]] = {p: select_rows(view.sequences, p, end, chosen) for p, end in ends.items()}
     if only is not None:
         rows = {process: [row for row in matching if row[1] in only] for process, matching in rows.items()}
     _fill_installed(rows, fills)
     for process in {*rows, *gaps}:
-        matching = sorted(rows.get(process, []), key=lambda row: (row[0], row[2], row[1]))
+        matching = sorted(rows.get(process, []), key=sort_key)
         evidence.sequences[process] = DeliverySequence(process, matching, gaps.get(process))
     evidence.sequences = dict(sorted(evidence.sequences.items()))
     return evidence
 
 
-def _read_multicast_rows(view: RunView, chosen: NDArray[np.bool_], only: set[int] | None) -> Columns:
-    """The chosen rows of the multicasts, in file order."""
-    names = [column.name for column in TABLES["multicasts"][1:]]
+def _read_rows(rows: Table, table: str, chosen: NDArray[np.bool_], only: set[int] | None) -> Columns:
+    """The chosen rows of a table about messages, in file order."""
+    names = [column.name for column in TABLES[table][1:]]
     matching: Columns = {name: [] for name in names}
-    for batch in view.multicasts.batches(names):
+    for batch in rows.batches(names):
         keep = np.nonzero(select_in_buckets(_ids(batch), chosen))[0]
         part = batch.take(pa.array(keep))
         rows_of_process = range(part.num_rows)
@@ -92,7 +100,7 @@ def _ids(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return ids
 
 
-def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: SnapshotFills) -> None:
+def _fill_installed(rows: dict[int, list[Entry]], fills: SnapshotFills) -> None:
     """Adds the deliveries that a snapshot stands for, where the process itself recorded none."""
     recorded = {process: list(matching) for process, matching in rows.items()}
     for process, segments in fills.items():
@@ -101,7 +109,7 @@ def _fill_installed(rows: dict[int, list[tuple[int, int, int]]], fills: Snapshot
         for peer, low, high in segments:
             there = [row[:2] for row in recorded.get(peer, []) if low <= row[0] < high]
             rows_of_process += [
-                (position, message, -1) for position, message in there if (position, message) not in known
+                (position, message, None) for position, message in there if (position, message) not in known
             ]
 
 
@@ -125,6 +133,8 @@ class ExactFindings:
     """process -> positions of deliveries that integrity does not allow."""
     invalid_filled: dict[int, list[int]] = field(default_factory=dict)
     """The same for positions that a snapshot stands for."""
+    pending: dict[int, tuple[int, int, tuple[int, ...]]] = field(default_factory=dict)
+    """Messages that are complete and that no addressed process delivered: completion, multicast, destinations."""
 
 
 def check_exactly(
@@ -143,9 +153,10 @@ def check_exactly(
             allowed = set(positions)
             for position, _, at_ns in sequence.entries:
                 if position not in allowed:
-                    (invalid if at_ns >= 0 else invalid_filled).setdefault(process, []).append(position)
+                    (invalid if at_ns is not None else invalid_filled).setdefault(process, []).append(position)
     delivered = {message for sequence in evidence.sequences.values() for message in sequence.messages}
     findings = [check_integrity(evidence), check_validity(evidence), check_agreement(evidence)]
+    completed = find_completions(evidence) if view.answers is not None else {}
     return ExactFindings(
         findings,
         len(evidence.destinations),
@@ -156,6 +167,11 @@ def check_exactly(
         sum(sender not in view.crashed for sender in evidence.run.multicasts["sender"]),
         invalid,
         invalid_filled,
+        {
+            message: (at_ns, evidence.multicast_ns[message], evidence.destinations[message])
+            for message, at_ns in completed.items()
+            if message not in valid
+        },
     )
 
 

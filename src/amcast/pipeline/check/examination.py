@@ -6,7 +6,9 @@
    exactly these, with every row about them (P1, P2, P3).
 3. If the merge stopped, the cycle is found: among pairs of chains first (P4), else among the messages at which it
    stopped (P5).
-4. Packets (P6) and sessions (P7, P8) are judged the same way: a kernel reads all, the plain checker judges the few.
+4. If the merge removed everything, it has also reported the messages that a later multicast precedes; tasks compare
+   these with completions (P9).
+5. Packets (P6) and sessions (P7, P8) are judged the same way: a kernel reads all, the plain checker judges the few.
 
 `docs/spark.md` says why each step is sound. The calls of a step are independent: a `Runner` makes them one after the
 other, or in as many Spark tasks.
@@ -24,26 +26,29 @@ from amcast.pipeline.check.evidence import ExactFindings, check_exactly, join_fi
 from amcast.pipeline.check.gaps import PositionGaps
 from amcast.pipeline.check.genuineness import judge_genuineness
 from amcast.pipeline.check.order import judge_order
+from amcast.pipeline.check.real_time import judge_real_time
 from amcast.pipeline.check.run_view import RunView
 from amcast.pipeline.check.runner import Call, Runner, run_sequentially
 from amcast.pipeline.check.sessions import judge_sessions
 from amcast.pipeline.check.survey import (
     ChainPlan,
     MulticastSurvey,
-    comparison_calls,
     find_doubled,
     find_early,
     find_repeated,
     fingerprint_chain,
     join_surveys,
     merge_chains,
+    plan_comparison,
     plan_longest_chain,
+    refuse_stated,
     survey_multicasts,
 )
-from amcast.pipeline.check.surveyed_run import SurveyedRun
+from amcast.pipeline.check.surveyed_run import SurveyedRun, make_scratch_path
 from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets
 from amcast.pipeline.kernels.merge import MergeResult
 from amcast.pipeline.kernels.replicas import ReplicaComparison
+from amcast.pipeline.rows.tables import Table
 
 TABLE_ROWS: Final = 4_000_000
 """Rows of the multicasts that one call surveys."""
@@ -62,9 +67,16 @@ class PositionGapError(Error):
 class Examination:
     """The judgement of one run."""
 
-    def __init__(self, view: RunView, runner: Runner = run_sequentially, gapped_rows: int = 0) -> None:
+    def __init__(
+        self,
+        view: RunView,
+        runner: Runner = run_sequentially,
+        gapped_rows: int = 0,
+        scratch: str | None = None,
+    ) -> None:
         self._view = view
         self._runner = runner
+        self._scratch = scratch
         self._gapped_rows = gapped_rows
         """A trace with gaps and at most this many deliveries is left to the plain checker, which uses every row."""
         self._extents = view.sequences.extents()
@@ -74,35 +86,43 @@ class Examination:
 
     def report(self) -> Report:
         """Judges every property. UnsortedRowsError or PositionGapError: the run must be judged in another way."""
-        comparisons, merged, delivered, multicasts = self._survey()
+        comparisons, merged, multicasts = self._survey()
+        order, delivered, late = merged if merged is not None else (None, None, None)
         gaps = self._find_gaps(comparisons)
-        run = SurveyedRun(self._view, self._runner, self.ends, self.buckets, gaps, multicasts)
+        run = SurveyedRun(self._view, self._runner, self.ends, self.buckets, gaps, multicasts, self._scratch)
         suspects = self._find_suspects(run, comparisons, delivered)
         findings, exact = self._check_integrity(run, suspects)
-        findings += judge_order(run, comparisons, merged, exact)
+        ordering, merged_order = judge_order(run, comparisons, order, late, exact)
+        findings += ordering
         findings += judge_genuineness(run)
         findings += judge_sessions(run)
+        findings.append(judge_real_time(run, merged_order, exact))
         return build_report(self._view.meta, findings)
 
     # 1. The survey
 
-    def _survey(self) -> tuple[list[ReplicaComparison], MergeResult | None, Fingerprint | None, MulticastSurvey]:
-        """Replica comparisons; the merge and the fingerprint of the chains, if no trace has gaps; the multicasts."""
+    def _survey(
+        self,
+    ) -> tuple[list[ReplicaComparison], tuple[MergeResult, Fingerprint, Table] | None, MulticastSurvey]:
+        """Replica comparisons; what the merge of the chains found, if no trace has gaps; the multicasts."""
         view = self._view
         plans = [plan_longest_chain(group, members, self.ends) for group, members in view.members.items()]
         is_dense = all(self._extents[p].rows == self.ends[p] for p in self._extents) and not view.notes
-        comparing = comparison_calls(view.members.values(), view.sequences, self.ends)
+        outside = [(process,) for process in self._extents if view.group_of.get(process) is None]
+        compared_groups = [*view.members.values(), *outside]  # processes outside of groups are only searched for gaps
+        slices = plan_comparison(self._runner, compared_groups, view.sequences, self.ends)
+        comparing = slices.build_calls(view.sequences)
         surveying = [
             (survey_multicasts, (part, view.crashed, self.buckets)) for part in view.multicasts.split(TABLE_ROWS)
         ]
-        merging: list[Call] = [(merge_chains, (view.sequences, plans, self.buckets))] if is_dense else []
+        path = make_scratch_path(self._scratch)
+        merging: list[Call] = [(merge_chains, (view.sequences, plans, self.buckets, path))] if is_dense else []
         answers = self._runner([*merging, *comparing, *surveying])
         multicasts = join_surveys(answers[len(merging) + len(comparing) :], self.buckets)
         self._refuse_unknown_groups(multicasts)
         compared = answers[len(merging) : len(merging) + len(comparing)]
-        comparisons = [comparison for piece in compared for comparison in piece]
-        merged, delivered = answers[0] if is_dense else (None, None)
-        return comparisons, merged, delivered, multicasts
+        comparisons = [comparison for piece in compared for comparison in piece] + slices.find_empty()
+        return comparisons, answers[0] if is_dense else None, multicasts
 
     def _refuse_unknown_groups(self, multicasts: MulticastSurvey) -> None:
         wrong = {message for group, message in multicasts.of_group.items() if group not in self._view.members}
@@ -199,9 +219,10 @@ class Examination:
         exact: list[ExactFindings] = []
         if suspects.any() or gaps.first:
             parts = self._split_buckets(self._rows + multicasts.rows, suspects)
+            self._runner([(refuse_stated, (view.sequences, view.multicasts, self.ends, part)) for part in parts])
             exact = self._runner([(check_exactly, (view, part, self.ends, gaps.fills, gaps.first)) for part in parts])
         others = multicasts.rows - sum(part.rows for part in exact)
-        processes = {*self._extents, *(member for members in view.members.values() for member in members)}
+        processes = {*self._extents, *view.notes, *(m for members in view.members.values() for m in members)}
         checked = {
             "P1": {"deliveries": self._rows, "processes": len(processes)},
             "P2": {"messages": multicasts.correct + sum(part.correct - part.correct_rows for part in exact)},

@@ -7,6 +7,7 @@ first gap a process' sequence is exact; after it, only recorded deliveries are c
 
 from collections.abc import Sequence
 
+from amcast.check.evidence import find_snapshot_end
 from amcast.pipeline.check.run_view import RunView
 from amcast.pipeline.check.survey import ChainPlan, Segment
 from amcast.pipeline.kernels.replicas import ReplicaComparison
@@ -39,8 +40,7 @@ class PositionGaps:
 
     def _snapshot_end(self, process: int) -> int:
         """The end of the positions that a process' snapshots stand for."""
-        notes = self._notes.get(process, [])
-        return max((int(value) for name, value in notes if name == "installed" and value is not None), default=0)
+        return find_snapshot_end(self._notes.get(process, []))
 
     def _account_for(self, process: int) -> None:
         group, snapshot_end = self._group_of.get(process), self._snapshot_end(process)
@@ -81,7 +81,9 @@ class PositionGaps:
         if at < self._ends.get(member, 0):
             segments.append((member, at, self._ends[member]))
         in_order = tuple(sorted(segments, key=lambda segment: segment[1]))
-        return ChainPlan(group, member, in_order, self.first.get(member))
+        gap = self.first.get(member)
+        certain = 0 if gap is None else sum(high <= gap for _, _, high in in_order)
+        return ChainPlan(group, member, in_order, gap, certain)
 
     def _find_recorders(self, members: Sequence[int], at: int, end: int) -> tuple[Segment, ...]:
         """The members that recorded the positions at .. end - 1, part by part: each from the first member that did."""

@@ -1,7 +1,7 @@
 """P6 and P6' of one run: a kernel reads every packet, the plain checker judges those that may violate them.
 
-Rows that state their message's sender and destinations (`packets.sender`, `packets.destinations`) are judged alone. For
-the others a task looks their messages up in the multicasts, some millions of messages at a time.
+A task looks the messages of its packets up in the multicasts, some millions of messages at a time. Packets may state
+the sender and the destinations of their message as well; those that contradict the multicasts are refused.
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,14 @@ from amcast.pipeline.check.runner import Call
 from amcast.pipeline.check.surveyed_run import SurveyedRun
 from amcast.pipeline.kernels.fingerprints import Int64Array, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
-from amcast.pipeline.rows.sequences import split_lists, to_int64
-from amcast.pipeline.rows.tables import LOOKUP_MESSAGES, MessageLookup, Table
+from amcast.pipeline.rows.sequences import to_int64
+from amcast.pipeline.rows.tables import (
+    LOOKUP_MESSAGES,
+    MessageLookup,
+    Table,
+    refuse_contradictions,
+    refuse_other_senders,
+)
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns
 
@@ -57,8 +63,6 @@ def audit_calls(view: RunView, buckets: int) -> list[Call]:
     """The calls that read every packet."""
     assert view.packets is not None
     pieces = view.packets.split(PACKET_ROWS)
-    if view.packets_state_all:
-        return [(audit_stated, (piece, view.group_of, view.packets_have_messages)) for piece in pieces]
     parts = max(1, -(-view.multicasts.rows // LOOKUP_MESSAGES))
     shares = np.array_split(np.arange(buckets), parts)
     return [
@@ -75,33 +79,33 @@ def to_mask(part: NDArray[np.intp], buckets: int) -> NDArray[np.bool_]:
     return chosen
 
 
-def audit_stated(table: Table, group_of: dict[int, int | None], all_about_messages: bool) -> PacketAudit:
-    """Judges packets whose rows state everything; reads the messages only if some packets have none."""
-    audit = PacketAudit(ProcessTable(group_of))
-    names = ["source", "target", "sender", "destinations"]
-    for batch in table.batches(names if all_about_messages else [*names, "message"]):
-        if not all_about_messages and batch.column("message").null_count:
-            batch = batch.filter(pc.is_valid(batch.column("message")))
-        offsets, values = split_lists(batch.column("destinations"))
-        source, target, sender = (batch.column(name).to_numpy() for name in ("source", "target", "sender"))
-        audit.judge(source, target, sender, offsets, values)
-        audit.packets += batch.num_rows
-    return audit
-
-
 def audit_known(
     table: Table, multicasts: Table, group_of: dict[int, int | None], chosen: NDArray[np.bool_], first: bool
 ) -> PacketAudit:
     """Judges packets about messages in the chosen buckets, with the senders and destinations of the multicasts."""
     known = MessageLookup.build([multicasts], chosen)
     audit = PacketAudit(ProcessTable(group_of))
-    for batch in table.batches(["message", "messages", "source", "target"]):
+    for batch in table.batches(["message", "messages", "source", "target", "sender", "destinations"]):
+        _refuse_contradictions(known, batch, chosen)
         row, message = find_messages(batch)
         if first:
             # Each packet counts once, however many messages and parts there are.
             audit.packets += np.unique(row).size
         _judge_batch(audit, known, batch, row, message, chosen)
     return audit
+
+
+def _refuse_contradictions(known: MessageLookup, batch: pa.RecordBatch, chosen: NDArray[np.bool_]) -> None:
+    """Refuses packets that state another sender or other destinations of their message than the multicasts."""
+    sender, destinations = batch.column("sender"), batch.column("destinations")
+    if sender.null_count == destinations.null_count == batch.num_rows:
+        return
+    part = batch.filter(batch.column("message").is_valid())
+    messages = to_int64(part.column("message"))
+    part = part.filter(pa.array(select_in_buckets(messages, chosen)))
+    messages = to_int64(part.column("message"))
+    refuse_other_senders(known, "packets", messages, part.column("sender"))
+    refuse_contradictions(known, "packets", messages, part.column("destinations"))
 
 
 def _judge_batch(

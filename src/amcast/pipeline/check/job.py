@@ -1,4 +1,4 @@
-"""`amcast check DIR --engine spark`: P1 to P8 over traces of any size, many runs at once.
+"""`amcast check DIR --engine spark`: P1 to P9 over traces of any size, many runs at once.
 
 Small runs are judged whole, several in one task. A large run is judged by many tasks, each reading its share; if its
 deliveries are not laid out for that, they are sorted to a scratch folder first. Verdicts and stories are the plain
@@ -19,25 +19,38 @@ from amcast.check import judge
 from amcast.check.verdict import EXIT_CODES, Report, worst_verdict
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.pipeline.check.examination import Examination, PositionGapError, UnsortedRowsError
-from amcast.pipeline.check.run_view import build_file_view, build_memory_view, load_runs, to_plain_run
-from amcast.pipeline.check.runner import Call
-from amcast.pipeline.rows.compaction import count_rows
+from amcast.pipeline.check.run_view import (
+    build_file_view,
+    build_memory_view,
+    load_runs,
+    refuse_other_groups,
+    to_plain_run,
+)
+from amcast.pipeline.check.runner import Call, Runner
+from amcast.pipeline.kernels.fingerprints import BUCKETS, find_buckets
+from amcast.pipeline.rows.compaction import read_all_footers
 from amcast.pipeline.rows.completion import complete_deliveries, sort_deliveries
 from amcast.pipeline.rows.files import (
     SMALL_BYTES,
-    RowGroup,
     TraceFolder,
     find_trace_folders,
     list_parquet_files,
-    open_parquet,
-    read_row_groups,
     resolve_filesystem,
     sum_file_bytes,
 )
-from amcast.pipeline.rows.schemas import read_frame
+from amcast.pipeline.rows.footers import (
+    Footers,
+    ProvenTables,
+    RowGroup,
+    count_table_rows,
+    prove_tables,
+    read_footers,
+    read_written_row_groups,
+    split_row_groups,
+)
 from amcast.pipeline.rows.sequences import FileSequences, are_separated
-from amcast.pipeline.rows.sort import sort_stretch, split_stretches
-from amcast.pipeline.rows.tables import LOOKUP_MESSAGES, Table, index_table
+from amcast.pipeline.rows.sort import COLUMNS, copy_columns, copy_run, refuse_stated, sort_stretch, split_stretches
+from amcast.pipeline.rows.tables import LOOKUP_MESSAGES, MessageLookup, Table, index_table
 from amcast.pipeline.spark.progress import show_progress
 from amcast.pipeline.spark.session import is_local, open_session
 from amcast.pipeline.spark.tasks import make_spark_runner
@@ -69,13 +82,15 @@ def check(
     limits = limits or CheckLimits()
     folders = find_trace_folders(str(folder))
     with open_session(master, brief=sum_file_bytes(folders) < SMALL_BYTES) as spark, show_progress(spark, "checking"):
-        rows = {folder: sum(tables.values()) for folder, tables in count_rows(spark, folders).items()}
+        footers = read_all_footers(spark, folders)
+        rows = {folder: sum(count_table_rows(found).values()) for folder, found in footers.items()}
         small = [source for source in folders if rows[source.folder] <= limits.small_rows]
         reports = _judge_small(spark, small, rows, limits)
         for source in folders:
             if source.folder not in reports:
                 with _scratch_folder(scratch, source, master) as place:
-                    reports[source.folder] = _judge_large(spark, source, place, limits)
+                    job = LargeRunJob(make_spark_runner(spark), place, limits, spark)
+                    reports[source.folder] = job.judge(source, footers[source.folder])
     every = [report for source in folders for report in reports[source.folder]]
     return {"verdict": worst_verdict([report["verdict"] for report in every]), "runs": every}
 
@@ -120,106 +135,130 @@ def judge_folders(folders: list[TraceFolder], gapped_rows: int) -> dict[str, lis
 
 def judge_run(source: TraceFolder, meta: Meta, tables: dict[str, Any], gapped_rows: int) -> Report:
     """Judges one run in memory; a run with gaps is left to the plain checker."""
-    has_packets = "packets" in source.tables
     try:
-        return Examination(
-            build_memory_view(meta, tables, has_packets, source.folder), gapped_rows=gapped_rows
-        ).report()
+        view = build_memory_view(meta, tables, source.tables, source.folder)
+        return Examination(view, gapped_rows=gapped_rows).report()
     except PositionGapError:
-        return judge(to_plain_run(meta, tables, has_packets))
+        return judge(to_plain_run(meta, tables, source.tables))
 
 
 # Large runs
 
 
-def _judge_large(spark: SparkSession, source: TraceFolder, scratch: str, limits: CheckLimits) -> list[dict[str, Any]]:
-    reports = []
-    for meta in source.metas:
-        own = _isolate_run(spark, source, meta, scratch)
+class LargeRunJob:
+    """Judges the runs of a large folder by many calls. Without Spark, a run must not need a join."""
+
+    def __init__(
+        self, runner: Runner, scratch: str, limits: CheckLimits | None = None, spark: SparkSession | None = None
+    ) -> None:
+        self._runner = runner
+        self._scratch = scratch
+        self._limits = limits or CheckLimits()
+        self._spark = spark
+
+    def judge(self, source: TraceFolder, footers: Footers) -> list[dict[str, Any]]:
+        """The reports of the folder's runs."""
+        proven = prove_tables(self._runner, footers, [meta.run for meta in source.metas])
+        if len(source.metas) == 1:
+            return [self._judge_run(source, proven).as_dict()]
+        reports = []
+        for meta in source.metas:
+            own = self._isolate_run(source, proven.footers, meta)
+            own_footers = {table: tuple(read_footers(table, files, [meta.run])) for table, files in own.tables.items()}
+            reports.append(self._judge_run(own, prove_tables(self._runner, own_footers, [meta.run])).as_dict())
+        return reports
+
+    def _isolate_run(self, source: TraceFolder, footers: Footers, meta: Meta) -> TraceFolder:
+        """A folder that holds this run only: its share of shared tables, written to the scratch folder."""
+        place = f"{self._scratch}/alone-{source.metas.index(meta)}"
+        calls: list[Call] = []
+        for table, row_groups in footers.items():
+            where, inner = resolve_filesystem(f"{place}/{table}")
+            where.create_dir(inner)
+            calls += [
+                (copy_run, (table, share, meta.run, f"{place}/{table}/part-{number:05}.parquet"))
+                for number, share in enumerate(split_row_groups(row_groups) or [[]])
+            ]
+        self._runner(calls)
+        tables = {table: list_parquet_files(f"{place}/{table}") for table in source.tables}
+        return TraceFolder(source.folder, (meta,), tables)
+
+    def _judge_run(self, source: TraceFolder, proven: ProvenTables) -> Report:
+        (meta,) = source.metas
         try:
-            report = _examine(spark, own, meta, scratch, limits)
+            return self._examine(source, proven, meta)
         except PositionGapError:
-            ((_, tables),) = load_runs(own)
-            report = judge(to_plain_run(meta, tables, "packets" in own.tables))
-        reports.append(report.as_dict())
-    return reports
+            ((_, tables),) = load_runs(source)
+            return judge(to_plain_run(meta, tables, source.tables))
 
+    def _examine(self, source: TraceFolder, proven: ProvenTables, meta: Meta) -> Report:
+        """Judges the files as they are, if they are laid out for it; otherwise, or if their rows are unsorted, after
+        sorting them.
+        """
+        row_groups = list(proven.footers["deliveries"])
+        if all(one.states_all for one in row_groups) and are_separated(row_groups):
+            try:
+                return self._examine_sequences(source, proven, meta, FileSequences(row_groups), is_sorted=False)
+            except UnsortedRowsError:
+                pass
+        sequences = self._prepare_sequences(source, proven.footers)
+        return self._examine_sequences(source, proven, meta, sequences, is_sorted=True)
 
-def _examine(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: str, limits: CheckLimits) -> Report:
-    """Judges the files as they are, if they are laid out for it; otherwise, or if their rows are unsorted, after
-    sorting them.
-    """
-    row_groups = read_row_groups(source.tables["deliveries"])
-    index_table(source, "deliveries", meta.run)
-    if _deliveries_state_all(source) and are_separated(row_groups):
-        try:
-            view = build_file_view(source, meta, FileSequences(row_groups), is_sorted=False)
-            return Examination(view, make_spark_runner(spark), limits.gapped_rows).report()
-        except UnsortedRowsError:
-            pass
-    view = build_file_view(source, meta, _prepare_sequences(spark, source, meta, row_groups, scratch), is_sorted=True)
-    return Examination(view, make_spark_runner(spark), limits.gapped_rows).report()
+    def _examine_sequences(
+        self, source: TraceFolder, proven: ProvenTables, meta: Meta, sequences: FileSequences, is_sorted: bool
+    ) -> Report:
+        view = build_file_view(source, proven.footers, meta, sequences, is_sorted)
+        refuse_other_groups(proven.groups, view.group_of)
+        return Examination(view, self._runner, self._limits.gapped_rows, self._scratch).report()
 
+    def _prepare_sequences(self, source: TraceFolder, footers: Footers) -> FileSequences:
+        """The run's deliveries sorted to the scratch folder; missing columns are looked up, or joined by Spark."""
+        row_groups = list(footers["deliveries"])
+        has_all = all(one.states_all for one in row_groups)
+        multicasts = None if has_all else index_table(footers, "multicasts")
+        if multicasts is None or multicasts.rows <= LOOKUP_MESSAGES:
+            written = self._sort(row_groups, multicasts, f"{self._scratch}/sorted")
+            if are_separated(written):
+                return FileSequences(written)
+        joined = self._join_deliveries(footers, f"{self._scratch}/joining")
+        written = self._sort(joined, None, f"{self._scratch}/joined-sorted")
+        if not are_separated(written):
+            raise CannotTellError(
+                f"{source.folder}: deliveries cannot be sorted by process and position; is a file changing?"
+            )
+        return FileSequences(written)
 
-def _isolate_run(spark: SparkSession, source: TraceFolder, meta: Meta, scratch: str) -> TraceFolder:
-    """A folder that holds this run only: itself, or its share of shared tables, written to the scratch folder."""
-    if len(source.metas) == 1:
-        return source
-    place = f"{scratch}/alone-{source.metas.index(meta)}"
-    for table in source.tables:
-        rows = read_frame(spark, [source], table)
-        rows.where(rows["run"] == meta.run).write.parquet(f"{place}/{table}")
-    return TraceFolder(
-        source.folder, (meta,), {table: list_parquet_files(f"{place}/{table}") for table in source.tables}
-    )
+    def _sort(self, row_groups: list[RowGroup], multicasts: Table | None, place: str) -> list[RowGroup]:
+        where, inner = resolve_filesystem(place)
+        where.create_dir(inner)
+        calls: list[Call] = [
+            (sort_stretch, (stretch, multicasts, f"{place}/part-{number:05}.parquet"))
+            for number, stretch in enumerate(split_stretches(row_groups))
+        ]
+        return [one for answer in self._runner(calls) for one in answer]
 
-
-def _prepare_sequences(
-    spark: SparkSession, source: TraceFolder, meta: Meta, row_groups: list[RowGroup], scratch: str
-) -> FileSequences:
-    """The run's deliveries sorted to the scratch folder; missing columns are looked up, or joined by Spark."""
-    multicasts = None if _deliveries_state_all(source) else index_table(source, "multicasts", meta.run)
-    if multicasts is None or multicasts.rows <= LOOKUP_MESSAGES:
-        written = _sort_to_scratch(spark, row_groups, multicasts, meta, f"{scratch}/sorted")
-        if are_separated(written):
-            return FileSequences(written)
-    joined = complete_deliveries(read_frame(spark, [source], "deliveries"), read_frame(spark, [source], "multicasts"))
-    rows = sum(span.rows for span in row_groups)
-    sort_deliveries(joined, max(1, rows // TASK_ROWS)).write.parquet(f"{scratch}/joined")
-    ready = read_row_groups(list_parquet_files(f"{scratch}/joined"))
-    written = _sort_to_scratch(spark, ready, None, meta, f"{scratch}/joined-sorted")
-    if not are_separated(written):
-        raise CannotTellError(
-            f"{source.folder}: deliveries cannot be sorted by process and position; is a file changing?"
-        )
-    return FileSequences(written)
-
-
-def _sort_to_scratch(
-    spark: SparkSession, row_groups: list[RowGroup], multicasts: Table | None, meta: Meta, place: str
-) -> list[RowGroup]:
-    where, inner = resolve_filesystem(place)
-    where.create_dir(inner)
-    calls: list[Call] = [
-        (sort_stretch, (pieces, multicasts, meta.run, f"{place}/part-{number:05}.parquet"))
-        for number, pieces in enumerate(split_stretches(row_groups))
-    ]
-    return [span for answer in make_spark_runner(spark)(calls) for span in answer]
-
-
-def _deliveries_state_all(source: TraceFolder) -> bool:
-    """Whether all deliveries state destinations and time of multicast."""
-    for path in source.tables["deliveries"]:
-        meta = open_parquet(path).metadata
-        places = {meta.schema.column(place).path.split(".")[0]: place for place in range(meta.num_columns)}
-        if "destinations" not in places or "multicast_ns" not in places:
-            return False
-        for number in range(meta.num_row_groups):
-            for name in ("destinations", "multicast_ns"):
-                statistics = meta.row_group(number).column(places[name]).statistics
-                if statistics is None or not statistics.has_null_count or statistics.null_count:
-                    return False
-    return True
+    def _join_deliveries(self, footers: Footers, place: str) -> list[RowGroup]:
+        """Deliveries with the columns of their multicasts, joined and sorted by Spark's engine."""
+        assert self._spark is not None, "only a session can join"
+        frames = []
+        for table, columns in (("deliveries", COLUMNS), ("multicasts", ["message", "destinations", "at_ns"])):
+            where, inner = resolve_filesystem(f"{place}/{table}")
+            where.create_dir(inner)
+            calls: list[Call] = [
+                (copy_columns, (table, share, columns, f"{place}/{table}/part-{number:05}.parquet"))
+                for number, share in enumerate(split_row_groups(footers[table]))
+            ]
+            self._runner(calls)
+            frames.append(self._spark.read.parquet(f"{place}/{table}"))
+        rows = sum(one.rows for one in footers["deliveries"])
+        complete = sort_deliveries(complete_deliveries(*frames), max(1, rows // TASK_ROWS))
+        complete.write.parquet(f"{place}/joined")
+        wrong = self._spark.read.parquet(f"{place}/joined").where("contradicts").select("message").head()
+        if wrong is not None:
+            known = MessageLookup.build([index_table(footers, "multicasts")], find_buckets([wrong[0]], BUCKETS))
+            for share in split_row_groups(footers["deliveries"]):
+                refuse_stated(known, share)
+        return read_written_row_groups(list_parquet_files(f"{place}/joined"))
 
 
 @contextmanager

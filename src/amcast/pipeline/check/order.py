@@ -13,14 +13,15 @@ import numpy as np
 from amcast.check.order import check_order
 from amcast.check.verdict import Finding
 from amcast.pipeline.check.evidence import ExactFindings, reduce_evidence
+from amcast.pipeline.check.real_time import MergedOrder
 from amcast.pipeline.check.survey import (
     ChainPlan,
     Segment,
     collect_first_messages,
-    comparison_calls,
     find_blocked_pair,
     find_shared_entries,
     merge_chains,
+    plan_comparison,
     plan_longest_chain,
 )
 from amcast.pipeline.check.surveyed_run import SurveyedRun
@@ -29,6 +30,7 @@ from amcast.pipeline.kernels.merge import MergeResult
 from amcast.pipeline.kernels.pairs import SharedEntries, compare_pairs, pair_fingerprint
 from amcast.pipeline.kernels.replicas import ReplicaComparison
 from amcast.pipeline.rows.sequences import Sequences, ValidSequences
+from amcast.pipeline.rows.tables import Table
 
 WINDOW_ENTRIES: Final = 20_000
 """Entries of each chain, from where a merge stopped, in which the shortest cycle is searched."""
@@ -40,9 +42,10 @@ def judge_order(
     run: SurveyedRun,
     replicas: list[ReplicaComparison],
     merged: MergeResult | None,
+    late: Table | None,
     exact: list[ExactFindings],
-) -> list[Finding]:
-    """Judges P4 and P5."""
+) -> tuple[list[Finding], MergedOrder]:
+    """Judges P4 and P5; returns also the order, by which P9 is judged."""
     view, sent = run.view, run.multicasts
     invalid = _merge_positions([part.invalid for part in exact])
     invalid_filled = _merge_positions([part.invalid_filled for part in exact])
@@ -51,25 +54,32 @@ def judge_order(
     if invalid or invalid_filled:
         sequences = valid = ValidSequences(view.sequences, invalid)
         ends = {process: extent.end for process, extent in sequences.extents().items()}
-        compared = run.runner(comparison_calls(view.members.values(), sequences, ends))
+        plan = plan_comparison(run.runner, view.members.values(), sequences, ends)
+        compared = run.runner(plan.build_calls(sequences))
         replicas = [replica for piece in compared for replica in piece]
     conflicting = {replica.process for replica in replicas if replica.conflict >= 0 or replica.disorder >= 0}
+    # Invalid rows shift what comes after them against what a snapshot stands for: positions then prove no agreement.
+    conflicting |= {p for members in view.members.values() if _is_shifted(run, members, invalid) for p in members}
     plans = [plan for group in view.members for plan in _plan_chains(run, group, conflicting, valid, invalid_filled)]
-    if merged is None or valid is not None or conflicting:
-        merged = run.runner([(merge_chains, (sequences, plans, run.buckets))])[0][0]
+    if merged is None or late is None or valid is not None or conflicting:
+        merged, _, late = run.runner([(merge_chains, (sequences, plans, run.buckets, run.make_scratch_path()))])[0]
     assert merged is not None
+    assert late is not None
     messages = sent.rows - sum(part.rows for part in exact) + sum(part.valid for part in exact)
     findings = [Finding("P4", "holds"), Finding("P5", "holds")]
     if merged.heads:
         findings = _examine_cycle(run, sequences, plans, merged)
         findings[1].checked["blocked"] = messages - merged.removed
     elif run.gaps.first:
-        findings = list(
-            check_order(reduce_evidence(view, np.zeros(run.buckets, np.bool_), {}, {}, run.gaps.first, only=set()))
-        )
+        nothing = np.zeros(run.buckets, np.bool_)
+        findings = list(check_order(reduce_evidence(view, nothing, {}, {}, run.gaps.first, only=set()))[:2])
     for finding in findings:
         finding.checked = {**finding.checked, "messages": messages, "chains": len(plans)}
-    return findings
+    return findings, MergedOrder(sequences, plans, merged, late, messages, findings[1])
+
+
+def _is_shifted(run: SurveyedRun, members: tuple[int, ...], invalid: dict[int, list[int]]) -> bool:
+    return not invalid.keys().isdisjoint(members) and not run.gaps.ranges.keys().isdisjoint(members)
 
 
 def _merge_positions(parts: list[dict[int, list[int]]]) -> dict[int, list[int]]:
@@ -132,7 +142,7 @@ def _examine_cycle(
     evidence.members = chosen
     keep = {plan.process for plan in plans} | set(run.gaps.first)
     evidence.sequences = {p: sequence for p, sequence in evidence.sequences.items() if p in keep}
-    findings = list(check_order(evidence))
+    findings = list(check_order(evidence)[:2])
     if findings[1].verdict != "violated":
         # Contradicting snapshots of members can make a cycle that no member's own rows show.
         sentence = f"from message {merged.heads[0].message} on, snapshots and what was recorded contradict each other"
@@ -186,9 +196,10 @@ def _find_shared_entries(
 def renumber_plan(plan: ChainPlan, valid: ValidSequences, invalid_filled: list[int]) -> ChainPlan:
     """The same plan, by the positions that are left without invalid deliveries."""
     segments: list[Segment] = []
-    for process, low, high in plan.segments:
+    certain = 0
+    for number, (process, low, high) in enumerate(plan.segments):
         cuts = [at for at in invalid_filled if low <= at < high] if process != plan.process else []
         for begin, end in zip([low, *(at + 1 for at in cuts)], [*cuts, high], strict=True):
             segments.append((process, valid.renumber(process, begin), valid.renumber(process, end)))
-    gap = valid.renumber(plan.process, plan.gap) if plan.gap is not None else None
-    return replace(plan, segments=tuple(segments), gap=gap)
+        certain = len(segments) if number < plan.certain_segments else certain
+    return replace(plan, segments=tuple(segments), certain_segments=certain)

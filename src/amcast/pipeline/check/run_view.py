@@ -4,7 +4,7 @@ A view of a small run holds its tables in memory. A view of a large run holds on
 enough to travel to every task, which then reads its share. Both answer the same questions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -13,19 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amcast.check.evidence import collect_evidence
+from amcast.check.evidence import collect_evidence, contradiction_error
+from amcast.pipeline.kernels.fingerprints import hash_lists
 from amcast.pipeline.kernels.replicas import DeliveryRows
-from amcast.pipeline.rows import files
 from amcast.pipeline.rows.files import TraceFolder
+from amcast.pipeline.rows.footers import Footers
 from amcast.pipeline.rows.sequences import MemorySequences, Sequences, to_int64
 from amcast.pipeline.rows.tables import (
-    BATCH_ROWS,
     MemoryTable,
     MessageLookup,
     Table,
     arrow_schema,
     index_table,
     load_table,
+    refuse_contradictions,
 )
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import Meta
@@ -45,13 +46,11 @@ class RunView:
     sequences: Sequences
     multicasts: Table
     packets: Table | None
+    answers: Table | None
+    host_of: dict[int, str | None]
     folder: str
     is_sorted: bool = True
     """Whether the rows of each process are known to be sorted by position."""
-    packets_state_all: bool = False
-    """Whether every packet about a message states that message's sender and destinations."""
-    packets_have_messages: bool = False
-    """Whether every packet is about a message."""
 
 
 # A small run, in memory
@@ -64,14 +63,20 @@ def load_runs(source: TraceFolder) -> Iterator[tuple[Meta, dict[str, pa.Table]]]
         yield meta, {table: _select_run(data, meta.run, len(source.metas) > 1) for table, data in tables.items()}
 
 
-def to_plain_run(meta: Meta, tables: dict[str, pa.Table], has_packets: bool) -> Run:
-    """The same run in the form that the plain checker reads."""
+def to_plain_run(meta: Meta, tables: dict[str, pa.Table], present: Collection[str]) -> Run:
+    """The same run in the form that the plain checker reads. `present`: the tables that its folder has."""
     columns = {
         table: {column.name: data.column(column.name).to_pylist() for column in TABLES[table][1:]}
         for table, data in tables.items()
     }
     packets = ColumnPackets(columns.pop("packets"))
-    return Run(meta, **columns, packets=packets if has_packets else None)
+    answers = columns.pop("answers")
+    return Run(
+        meta,
+        **columns,
+        packets=packets if "packets" in present else None,
+        answers=answers if "answers" in present else None,
+    )
 
 
 class ColumnPackets:
@@ -87,16 +92,21 @@ class ColumnPackets:
         yield {name: self._columns[name] for name in names or self._columns}
 
 
-def build_memory_view(meta: Meta, tables: dict[str, pa.Table], has_packets: bool, folder: str = "") -> RunView:
-    """A view of tables in memory."""
+def build_memory_view(meta: Meta, tables: dict[str, pa.Table], present: Collection[str], folder: str = "") -> RunView:
+    """A view of tables in memory. `present`: the tables that the run has."""
     multicasts = MemoryTable(tables["multicasts"])
     known = MessageLookup.build([multicasts])
+    membership = read_membership(meta, tables["processes"], tables["notes"])
+    pairs = tables["deliveries"].select(["process", "group"]).group_by(["process", "group"]).aggregate([])
+    stated = zip(pairs.column("process").to_pylist(), pairs.column("group").to_pylist(), strict=True)
+    refuse_other_groups(stated, membership["group_of"])
     return RunView(
         meta,
-        **read_membership(meta, tables["processes"], tables["notes"]),
+        **membership,
         sequences=_build_sequences(tables["deliveries"], known),
         multicasts=multicasts,
-        packets=MemoryTable(tables["packets"]) if has_packets else None,
+        packets=MemoryTable(tables["packets"]) if "packets" in present else None,
+        answers=MemoryTable(tables["answers"]) if "answers" in present else None,
         folder=folder,
     )
 
@@ -117,8 +127,17 @@ def read_membership(meta: Meta, processes: pa.Table, notes: pa.Table) -> dict[st
         "group_of": evidence.group_of,
         "crashed": evidence.crashed,
         "members": evidence.members,
+        "host_of": dict(zip(columns["process"], columns["host"], strict=True)),
         "notes": notes_of_process,
     }
+
+
+def refuse_other_groups(stated: Iterable[tuple[int, int]], group_of: dict[int, int | None]) -> None:
+    """Refuses deliveries of a member that state another group than its own."""
+    for process, group in sorted(stated):
+        known = group_of.get(process)
+        if known is not None and known != group:
+            raise contradiction_error("group", f"process {process}", group, known, "processes")
 
 
 def _select_run(data: pa.Table, run: str, shared: bool) -> pa.Table:
@@ -129,6 +148,9 @@ def _build_sequences(deliveries: pa.Table, known: "MessageLookup") -> MemorySequ
     data = deliveries.combine_chunks()
     names = ("process", "position", "message", "at_ns")
     process, position, message, at = (to_int64(_single_chunk(data, name)) for name in names)
+    refuse_contradictions(
+        known, "deliveries", message, _single_chunk(data, "destinations"), _single_chunk(data, "multicast_ns")
+    )
     # A row that was recorded twice (a tail recorded again after a crash) counts once.
     order = np.lexsort((at, message, position, process))
     same = np.zeros(order.size, np.bool_)
@@ -138,7 +160,7 @@ def _build_sequences(deliveries: pa.Table, known: "MessageLookup") -> MemorySequ
     keep = np.sort(order[same])
     place = known.find_places(message[keep])
     offsets, values, sent = known.describe_places(place)
-    rows = DeliveryRows(position[keep], message[keep], at[keep], sent)
+    rows = DeliveryRows(position[keep], message[keep], at[keep], sent, hash_lists(offsets, values))
     return MemorySequences(process[keep], rows, offsets, values)
 
 
@@ -150,64 +172,28 @@ def _single_chunk(data: pa.Table, name: str) -> pa.Array:
 # A large run, in files
 
 
-def build_file_view(source: TraceFolder, meta: Meta, sequences: Sequences, is_sorted: bool) -> RunView:
+def build_file_view(
+    source: TraceFolder, footers: Footers, meta: Meta, sequences: Sequences, is_sorted: bool
+) -> RunView:
     """A view that only knows where the rows are. The caller provides the sequences and is responsible for
     their layout.
     """
-    processes = _select_run(load_table(source, "processes"), meta.run, len(source.metas) > 1)
-    packets = index_table(source, "packets", meta.run) if "packets" in source.tables else None
     return RunView(
         meta,
-        **read_membership(meta, processes, _read_gap_notes(source, meta.run)),
+        **read_membership(meta, load_table(source, "processes"), _read_gap_notes(footers)),
         sequences=sequences,
-        multicasts=index_table(source, "multicasts", meta.run),
-        packets=packets,
+        multicasts=index_table(footers, "multicasts"),
+        packets=index_table(footers, "packets") if "packets" in source.tables else None,
+        answers=index_table(footers, "answers") if "answers" in source.tables else None,
         folder=source.folder,
         is_sorted=is_sorted,
-        packets_state_all=packets is not None and _packets_state_all(source),
-        packets_have_messages=packets is not None and _packets_have_messages(source),
     )
 
 
-def _read_gap_notes(source: TraceFolder, run: str) -> pa.Table:
-    wanted = pa.array(["installed", "trace-gap"])
-    found = [arrow_schema("notes").empty_table().select(["run", "process", "name", "value"])]
-    for path in source.tables.get("notes", ()):
-        file = files.open_parquet(path)
-        for batch in file.iter_batches(BATCH_ROWS, columns=["run", "process", "name", "value"], use_threads=False):
-            part = pa.Table.from_batches([batch]).cast(found[0].schema)
-            found.append(part.filter(pc.and_(pc.is_in(part["name"], wanted), pc.equal(part["run"], run))))
+def _read_gap_notes(footers: Footers) -> pa.Table:
+    wanted, names = pa.array(["installed", "trace-gap"]), ["process", "name", "value"]
+    found = [arrow_schema("notes").empty_table().select(names)]
+    for batch in index_table(footers, "notes").batches(names):
+        part = pa.Table.from_batches([batch])
+        found.append(part.filter(pc.is_in(part["name"], wanted)))
     return pa.concat_tables(found)
-
-
-def _packets_state_all(source: TraceFolder) -> bool:
-    """Whether the footers prove that every packet about a message states its sender and destinations."""
-    for path in source.tables["packets"]:
-        meta = files.open_parquet(path).metadata
-        places = {meta.schema.column(place).path.split(".")[0]: place for place in range(meta.num_columns)}
-        if "sender" not in places or "destinations" not in places:
-            return False
-        for number in range(meta.num_row_groups):
-            group = meta.row_group(number)
-            if "messages" in places and _count_nulls(group, places["messages"]) != group.num_rows:
-                return False
-            if _count_nulls(group, places["sender"]) != _count_nulls(group, places["message"]):
-                return False
-            if _count_nulls(group, places["destinations"]) != _count_nulls(group, places["message"]):
-                return False
-    return True
-
-
-def _packets_have_messages(source: TraceFolder) -> bool:
-    """Whether the footers prove that every packet is about a message."""
-    for path in source.tables["packets"]:
-        meta = files.open_parquet(path).metadata
-        place = next(at for at in range(meta.num_columns) if meta.schema.column(at).path == "message")
-        if any(_count_nulls(meta.row_group(number), place) != 0 for number in range(meta.num_row_groups)):
-            return False
-    return True
-
-
-def _count_nulls(group: Any, place: int) -> int:
-    statistics = group.column(place).statistics
-    return int(statistics.null_count) if statistics is not None and statistics.has_null_count else -1

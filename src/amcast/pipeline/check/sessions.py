@@ -11,11 +11,12 @@ import numpy as np
 from amcast.check.sessions import check_sessions
 from amcast.check.verdict import Finding
 from amcast.pipeline.check.evidence import build_base_evidence, reduce_evidence, sample_multicast
+from amcast.pipeline.check.survey import ChainPlan, read_entries
 from amcast.pipeline.check.surveyed_run import SurveyedRun
 from amcast.pipeline.kernels.fingerprints import Int64Array, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.sessions import SessionIndex, SessionWalk
 from amcast.pipeline.rows.sequences import Sequences, reorder_lists
-from amcast.pipeline.rows.tables import NULL_INT, Table, read_multicasts
+from amcast.pipeline.rows.tables import Table, read_multicasts
 
 PART_MESSAGES: Final = 2_000_000
 MAX_REPORTED: Final = 200
@@ -31,9 +32,11 @@ def judge_sessions(run: SurveyedRun) -> list[Finding]:
     count = min(PARTS, max(1, -(-sent.sessions // PART_MESSAGES)))
     parts = [np.isin(np.arange(PARTS), piece) for piece in np.array_split(np.arange(PARTS), count)]
     ends = {p: end for p, end in run.ends.items() if view.group_of.get(p) is not None}
-    walked = run.runner(
-        [(walk_sessions, (view.sequences, view.multicasts, ends, view.group_of, part)) for part in parts]
-    )
+    # A snapshot stands for deliveries, too.
+    plans = {p: gaps.plan_member_chain(group, p) for p in gaps.fills if (group := view.group_of.get(p)) is not None}
+    ends = dict.fromkeys(plans, 0) | ends
+    given = (view.sequences, view.multicasts, ends, plans, view.group_of)
+    walked = run.runner([(walk_sessions, (*given, part)) for part in parts])
     suspects = sorted({name for part in walked for name in part[0]})[:MAX_REPORTED]
     found = [Finding("P7", "holds"), Finding("P8", "holds")]
     if suspects or gaps.first:
@@ -52,6 +55,7 @@ def walk_sessions(
     sequences: Sequences,
     multicasts: Table,
     ends: dict[int, int],
+    plans: dict[int, ChainPlan],
     group_of: dict[int, int | None],
     part: "np.typing.NDArray[np.bool_]",
 ) -> tuple[set[int], int, int, dict[int, list[int]]]:
@@ -69,7 +73,8 @@ def walk_sessions(
             expected[numbered.key[owner[values == group]]] = True
             ranks[group] = numbered.rank_keys(expected)
         steps = SessionWalk(numbered, ranks[group])
-        for rows in sequences.rows(process, 0, end):
+        own = read_entries(sequences, plans[process]) if process in plans else sequences.rows(process, 0, end)
+        for rows in own:
             steps.absorb(rows.messages)
         deliveries += steps.judged
         suspects.update(numbered.names[steps.is_wrong].tolist())
@@ -85,7 +90,7 @@ def _read_session_messages(
     """
     found = []
     for rows in read_multicasts(multicasts):
-        keep = np.nonzero((rows.sessions != NULL_INT) & select_in_buckets(rows.sessions, part))[0]
+        keep = np.nonzero(rows.in_session & select_in_buckets(rows.sessions, part))[0]
         offsets, values = reorder_lists(rows.offsets, rows.values, keep)
         found.append((rows.messages[keep], rows.sessions[keep], rows.sequences[keep], np.diff(offsets), values))
     message, session, sequence, lengths, values = (np.concatenate([piece[at] for piece in found]) for at in range(5))

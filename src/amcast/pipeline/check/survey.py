@@ -5,18 +5,26 @@ A large run is surveyed by many such calls in parallel, a small one by the same 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from amcast.pipeline.check.runner import Call
+from amcast.check.evidence import Entry
+from amcast.pipeline.check.runner import Call, Runner, run_sequentially
 from amcast.pipeline.kernels.fingerprints import Fingerprint, Int64Array, find_buckets, select_in_buckets
-from amcast.pipeline.kernels.merge import ChainGap, ChainRows, MergeResult, merge
+from amcast.pipeline.kernels.merge import ChainGap, ChainRows, LateWatch, MergeResult, merge
 from amcast.pipeline.kernels.pairs import SharedEntries, SharedEntriesCounter
 from amcast.pipeline.kernels.replicas import SLICE_POSITIONS, PositionSlice, ReplicaComparison
 from amcast.pipeline.kernels.unique_ids import AscendingIds
-from amcast.pipeline.rows.sequences import Entries, Sequences
-from amcast.pipeline.rows.tables import NULL_INT, Table, read_multicasts
+from amcast.pipeline.rows.late_messages import LateMessages
+from amcast.pipeline.rows.sequences import SPARSE, Entries, Sequences, reorder_lists
+from amcast.pipeline.rows.tables import MessageLookup, Table, read_multicasts, refuse_contradictions
+
+MAX_SLICES: Final = 1024
+"""Slices that one call compares, if they hold few rows."""
+MAX_TABLE_SIZE: Final = 1 << 16
 
 Segment = tuple[int, int, int]
 """(process, low, high): some positions of a chain, as that process recorded them."""
@@ -32,6 +40,8 @@ class ChainPlan:
     segments: tuple[Segment, ...]
     gap: int | None = None
     """The first position that no process recorded: entries may be missing from there on."""
+    certain_segments: int = 0
+    """With a gap: how many of the segments come before it."""
     skipped: int = 0
     """Entries at the beginning that do not matter any more."""
 
@@ -47,39 +57,95 @@ def plan_longest_chain(group: int, members: Iterable[int], ends: dict[int, int])
     return ChainPlan.of_process(group, longest, ends.get(longest, 0))
 
 
-def comparison_calls(groups: Iterable[tuple[int, ...]], sequences: Sequences, ends: dict[int, int]) -> list[Call]:
-    """Calls of `compare_replicas` that cover every position of every group."""
-    calls: list[Call] = []
-    for members in groups:
-        end = max((ends.get(member, 0) for member in members), default=0)
-        own_ends = {member: ends[member] for member in members if member in ends}
-        for low in range(0, end, SLICE_POSITIONS):
-            arguments = (sequences, members, own_ends, low, min(end, low + SLICE_POSITIONS))
-            calls.append((compare_replicas, arguments))
-    return calls
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """Which positions of which groups hold rows, in slices."""
+
+    slices: dict[tuple[int, ...], list[int]]
+    """The members of a group -> the numbers of the slices in which one of them has rows."""
+    ends: dict[int, int]
+
+    def build_calls(self, sequences: Sequences) -> list[Call]:
+        """Calls of `compare_replicas` that cover every row of every group."""
+        calls: list[Call] = []
+        extents = sequences.extents()
+        for members, slices in self.slices.items():
+            rows = sum(extents[member].rows for member in members if member in extents)
+            # Few rows over many positions: many slices share a call.
+            count = max(1, min(MAX_SLICES, len(slices) * SLICE_POSITIONS // (4 * rows + 1)))
+            own_ends = {member: self.ends[member] for member in members if member in self.ends}
+            for at in range(0, len(slices), count):
+                share = slices[at : at + count]
+                low, high = share[0] * SLICE_POSITIONS, (share[-1] + 1) * SLICE_POSITIONS
+                calls.append((compare_replicas, (sequences.only(members, low, high), members, own_ends, share)))
+        return calls
+
+    def find_empty(self) -> list[ReplicaComparison]:
+        """The holes of each process between slices that hold rows: nothing else is there to compare."""
+        found = []
+        for members, slices in self.slices.items():
+            for member in members:
+                end, at, holes = self.ends.get(member, 0), 0, []
+                for slice in [*slices, -(-end // SLICE_POSITIONS)]:
+                    low, high = at, min(end, slice * SLICE_POSITIONS)
+                    holes += [(low, high)] if low < high else []
+                    at = (slice + 1) * SLICE_POSITIONS
+                if holes:
+                    found.append(ReplicaComparison(member, 0, -1, -1, -1, -1, tuple(holes)))
+        return found
+
+
+def plan_comparison(
+    runner: Runner, groups: Iterable[tuple[int, ...]], sequences: Sequences, ends: dict[int, int]
+) -> ComparisonPlan:
+    """Finds the slices that hold rows. Positions may be anything up to 2^62: what costs is rows."""
+    named = [members for members in groups if any(ends.get(member, 0) for member in members)]
+    extents = sequences.extents()
+    is_sparse = any(extent.end > SPARSE * extent.rows + SLICE_POSITIONS for extent in extents.values())
+    calls: list[Call] = [(list_slices, (sequences.only(members), members)) for members in named]
+    answers = (runner if is_sparse else run_sequentially)(calls)
+    return ComparisonPlan(dict(zip(named, answers, strict=True)), ends)
+
+
+def list_slices(sequences: Sequences, members: tuple[int, ...]) -> list[int]:
+    """The slices in which a member of a group has rows."""
+    return sorted({slice for member in members for slice in sequences.slices(member, SLICE_POSITIONS)})
 
 
 def compare_replicas(
-    sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], low: int, high: int
+    sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], slices: list[int]
 ) -> list[ReplicaComparison]:
-    """Compares the replicas of a group at the positions low .. high - 1."""
-    piece = PositionSlice(low, high)
-    return [
-        piece.absorb(member, sequences.rows(member, low, min(high, ends.get(member, 0))), ends.get(member, 0))
-        for member in members
-        if ends.get(member, 0) > low
-    ]
+    """Compares the replicas of a group at the positions of some slices."""
+    found = []
+    for number in slices:
+        low = number * SLICE_POSITIONS
+        high = min(low + SLICE_POSITIONS, max(ends.values()))
+        if low >= high:
+            continue
+        piece = PositionSlice(low, high)
+        found += [
+            piece.absorb(member, sequences.rows(member, low, min(high, ends.get(member, 0))), ends.get(member, 0))
+            for member in members
+            if ends.get(member, 0) > low
+        ]
+    return found
 
 
 def read_entries(sequences: Sequences, plan: ChainPlan) -> Iterator[Entries]:
     """The entries of a plan, in order."""
+    for rows, _ in _read_segments(sequences, plan):
+        yield rows
+
+
+def _read_segments(sequences: Sequences, plan: ChainPlan) -> Iterator[tuple[Entries, bool]]:
+    """The entries of a plan, in order, and whether they come after its gap."""
     skip = plan.skipped
-    for process, low, high in plan.segments:
+    for number, (process, low, high) in enumerate(plan.segments):
         for rows in sequences.entries(process, low, high):
             if skip >= rows.messages.size:
                 skip -= rows.messages.size
                 continue
-            yield rows if not skip else rows.skip(skip)
+            yield rows if not skip else rows.skip(skip), number >= plan.certain_segments
             skip = 0
 
 
@@ -89,21 +155,52 @@ def find_gap(sequences: Sequences, plan: ChainPlan, with_group: int | None = Non
     With `with_group`, only entries that are addressed to that group too.
     """
     certain, late = 0, [np.zeros(0, np.int64)]
-    for rows in read_entries(sequences, plan):
-        assert plan.gap is not None
+    assert plan.gap is not None
+    for rows, is_late in _read_segments(sequences, plan):
         common = rows.addressed_to(with_group) if with_group is not None else np.ones(rows.messages.size, np.bool_)
-        after = rows.positions >= plan.gap
-        certain += int((common & ~after).sum())
-        late.append(rows.messages[common & after])
+        if is_late:
+            late.append(rows.messages[common])
+        else:
+            certain += int(common.sum())
     return ChainGap(certain, np.sort(np.concatenate(late)))
 
 
-def merge_chains(sequences: Sequences, plans: list[ChainPlan], buckets: int) -> tuple[MergeResult, Fingerprint]:
-    """Merges the groups' chains into one order, and fingerprints the deliveries."""
+def merge_chains(
+    sequences: Sequences, plans: list[ChainPlan], buckets: int, path: str | None = None
+) -> tuple[MergeResult, Fingerprint, Table]:
+    """Merges the groups' chains into one order, and fingerprints the deliveries. Returns also the messages that a later
+    multicast precedes; in a file at `path`, if given and if there are many."""
     prints = Fingerprint(buckets)
     route = ChainRouting(plans)
     holes = {number: find_gap(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
-    return merge([_read_and_fingerprint(sequences, plan, route, prints) for plan in plans], holes), prints
+    late = LateMessages(path)
+    watch = LateWatch([plan.group for plan in plans], late.absorb)
+    merged = merge([_read_and_fingerprint(sequences, plan, route, prints) for plan in plans], holes, watch)
+    return merged, prints, late.close()
+
+
+def collect_late_window(
+    sequences: Sequences, plans: list[ChainPlan], later_than: int, last: int, size: int
+) -> set[int] | None:
+    """The messages that a multicast later than a time precedes, or that were multicast later themselves, up to and with
+    a given one, in the order of the merge; None if there are more than `size`.
+    """
+    window: set[int] = {last}
+
+    def absorb(found: NDArray[np.int64]) -> bool:
+        window.update(found[0].tolist())
+        return last not in found[0] and len(window) <= size
+
+    route = ChainRouting(plans)
+    holes = {number: find_gap(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
+    sources = [_read_timed(sequences, plan, route) for plan in plans]
+    merge(sources, holes, LateWatch([plan.group for plan in plans], absorb, later_than))
+    return window if len(window) <= size else None
+
+
+def _read_timed(sequences: Sequences, plan: ChainPlan, route: "ChainRouting") -> Iterator[ChainRows]:
+    for rows in read_entries(sequences, plan):
+        yield ChainRows(rows.messages, *route.to_chain_numbers(rows), rows.sent)
 
 
 def _read_and_fingerprint(
@@ -111,31 +208,48 @@ def _read_and_fingerprint(
 ) -> Iterator[ChainRows]:
     for rows in read_entries(sequences, plan):
         prints.add_delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
-        yield ChainRows(rows.messages, *route.to_chain_numbers(rows))
+        yield ChainRows(rows.messages, *route.to_chain_numbers(rows), rows.sent)
 
 
 class ChainRouting:
     """From groups to the numbers of their chains: one each, or one per member where the members do not agree."""
 
     def __init__(self, plans: list[ChainPlan]) -> None:
-        highest = max((plan.group for plan in plans), default=0)
-        self.first: NDArray[np.int32] = np.full(highest + 2, -1, np.int32)
-        self.count: NDArray[np.int64] = np.zeros(highest + 2, np.int64)
+        self._groups: Int64Array = np.unique(np.array([plan.group for plan in plans], np.int64))
+        size = self._groups.size + 1  # the last place is for groups that have no chain
+        self.first: NDArray[np.int32] = np.full(size, -1, np.int32)
+        self.count: NDArray[np.int64] = np.zeros(size, np.int64)
         for number, plan in enumerate(plans):
-            if self.first[plan.group] < 0:
-                self.first[plan.group] = number
-            self.count[plan.group] += 1
+            place = int(np.searchsorted(self._groups, plan.group))
+            if self.first[place] < 0:
+                self.first[place] = number
+            self.count[place] += 1
         self.single = bool((self.count <= 1).all())
+        self._table: NDArray[np.int64] | None = None
+        """By group, where all groups are small numbers."""
+        if self._groups.size and self._groups[0] >= 0 and self._groups[-1] < MAX_TABLE_SIZE:
+            self._table = np.full(int(self._groups[-1]) + 2, size - 1, np.int64)
+            self._table[self._groups] = np.arange(size - 1)
+
+    def _find_places(self, groups: NDArray[np.int32]) -> NDArray[np.int64]:
+        last = self.first.size - 1
+        if self._table is not None:
+            known = (groups >= 0) & (groups < self._table.size)
+            return self._table[np.where(known, groups, self._table.size - 1)]
+        places = np.searchsorted(self._groups, groups)
+        known = places < last
+        known[known] = self._groups[places[known]] == groups[known]
+        return np.where(known, places, last)
 
     def to_chain_numbers(self, rows: Entries) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The destinations of some entries as chain numbers."""
-        values = np.where((rows.values >= 0) & (rows.values < self.first.size), rows.values, self.first.size - 1)
+        places = self._find_places(rows.values)
         if self.single:
-            return rows.offsets, self.first[values]
-        counts = self.count[values]
+            return rows.offsets, self.first[places]
+        counts = self.count[places]
         ends = np.concatenate([[0], np.cumsum(counts)])
         inside = np.arange(int(ends[-1])) - np.repeat(ends[:-1], counts)
-        return ends[rows.offsets].astype(np.int32), (np.repeat(self.first[values], counts) + inside).astype(np.int32)
+        return ends[rows.offsets].astype(np.int32), (np.repeat(self.first[places], counts) + inside).astype(np.int32)
 
 
 def fingerprint_chain(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fingerprint:
@@ -144,6 +258,17 @@ def fingerprint_chain(sequences: Sequences, plan: ChainPlan, buckets: int) -> Fi
     for rows in read_entries(sequences, plan):
         prints.add_delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
     return prints
+
+
+def refuse_stated(sequences: Sequences, multicasts: Table, ends: dict[int, int], chosen: NDArray[np.bool_]) -> None:
+    """Refuses deliveries that contradict the multicasts of the messages in the chosen buckets."""
+    known = MessageLookup.build([multicasts], chosen)
+    for process, end in ends.items():
+        for rows in sequences.entries(process, 0, end):
+            keep = np.nonzero(select_in_buckets(rows.messages, chosen))[0]
+            offsets, values = reorder_lists(rows.offsets, rows.values, keep)
+            stated = (pa.ListArray.from_arrays(offsets, values), pa.array(rows.sent[keep]))
+            refuse_contradictions(known, "deliveries", rows.messages[keep], *stated)
 
 
 def find_early(sequences: Sequences, process: int, end: int, buckets: int) -> NDArray[np.bool_]:
@@ -210,7 +335,7 @@ def survey_multicasts(table: Table, crashed: dict[int, int], buckets: int) -> Mu
         sent.ids.absorb(rows.messages)
         sent.rows += rows.messages.size
         sent.correct += int((~np.isin(rows.senders, down)).sum()) if down.size else rows.messages.size
-        with_session = np.nonzero(rows.sessions != NULL_INT)[0]
+        with_session = np.nonzero(rows.in_session)[0]
         sent.sessions += with_session.size
         if sent.of_session is None and with_session.size:
             sent.of_session = int(rows.messages[with_session[0]])
@@ -293,9 +418,9 @@ def collect_first_messages(sequences: Sequences, plans: list[ChainPlan], size: i
     return messages_found
 
 
-def select_rows(sequences: Sequences, process: int, end: int, chosen: NDArray[np.bool_]) -> list[tuple[int, int, int]]:
+def select_rows(sequences: Sequences, process: int, end: int, chosen: NDArray[np.bool_]) -> list[Entry]:
     """A process' rows (position, message, at_ns) about messages in the chosen buckets."""
-    messages_found: list[tuple[int, int, int]] = []
+    messages_found: list[Entry] = []
     for rows in sequences.rows(process, 0, end):
         keep = select_in_buckets(rows.messages, chosen)
         columns = (rows.positions[keep], rows.messages[keep], rows.at[keep])

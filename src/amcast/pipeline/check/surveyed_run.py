@@ -1,6 +1,7 @@
 """A run after its survey: what the judges of order, genuineness and sessions need to know about it."""
 
 from dataclasses import dataclass
+from uuid import uuid4
 
 from amcast.pipeline.check.gaps import PositionGaps
 from amcast.pipeline.check.run_view import RunView
@@ -20,3 +21,13 @@ class SurveyedRun:
     """How many buckets the fingerprints of this run have."""
     gaps: PositionGaps
     multicasts: MulticastSurvey
+    scratch: str | None = None
+    """A folder for what is too large for memory; None in a small run."""
+
+    def make_scratch_path(self) -> str | None:
+        """The path of a new file in the scratch folder, if there is one."""
+        return make_scratch_path(self.scratch)
+
+
+def make_scratch_path(scratch: str | None) -> str | None:
+    return None if scratch is None else f"{scratch}/{uuid4().hex}.parquet"

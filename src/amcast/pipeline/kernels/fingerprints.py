@@ -52,6 +52,26 @@ def hash_set(values: Any, low: Any, high: Any) -> Any:
 
 
 @compile_kernel
+def _hash_distinct(values: Any, low: Any, high: Any) -> Any:
+    """`hash_set` of a list in which values may be repeated."""
+    total = np.uint64(0)
+    for index in range(low, high):
+        is_new = True
+        for earlier in range(low, index):
+            if values[earlier] == values[index]:
+                is_new = False
+        if is_new:
+            total += mix(values[index])
+    return total
+
+
+@compile_kernel
+def _hash_lists(offsets: Any, values: Any, out: Any) -> None:
+    for row in range(out.size):
+        out[row] = _hash_distinct(values, offsets[row], offsets[row + 1])
+
+
+@compile_kernel
 def _add_fact(prints: Any, message: Any, stated: Any, group: Any) -> None:
     word = mix(mix(message) ^ mix(stated + mix(group)))
     bucket = np.int64(mix(message) >> np.uint64(48)) & (prints.shape[1] - 1)
@@ -80,6 +100,14 @@ def _add_addressed(prints: Any, messages: Any, offsets: Any, values: Any, sent: 
 def _mark_buckets(messages: Any, chosen: Any, out: Any) -> None:
     for row in range(messages.size):
         out[row] = chosen[np.int64(mix(messages[row]) >> np.uint64(48)) & (chosen.size - 1)]
+
+
+def hash_lists(offsets: Int32Array, values: Int32Array) -> Int64Array:
+    """One word for each list, read as a set: equal sets have equal words, and different ones different words, except
+    with a probability of 2^-64."""
+    words: Int64Array = np.empty(offsets.size - 1, np.int64)
+    _hash_lists(offsets, values, words.view(np.uint64))
+    return words
 
 
 class Fingerprint:

@@ -10,12 +10,15 @@ A chain may have a gap: entries are missing, and it is unknown which. Before the
 recorded entries are certain: a message that is not among the entries after the gap waits for the entries before it, but
 not for those after it, because it may have been delivered in the gap.
 
+On its way the merge carries the latest time of multicast among what precedes each entry, which decides P9
+(docs/MODEL.md). On a chain that time never decreases, so one number per chain is enough.
+
 The state is one position per chain plus a buffer that is refilled from sorted files, so memory does not grow with the
 trace (except for the ids of the entries after a gap). Destinations are lists of chain numbers, so there may be any
 number of groups.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -29,12 +32,14 @@ BUFFER_ENTRIES: Final = 1 << 20
 
 
 class ChainRows(NamedTuple):
-    """Some consecutive entries of a chain: messages, and their destinations as one flat list with offsets."""
+    """Some consecutive entries of a chain: messages, their destinations as one flat list with offsets, and when each
+    was multicast, where that matters."""
 
     messages: Int64Array
     offsets: Int32Array
     values: Int32Array
     """Chain numbers; -1 for a destination that has no chain."""
+    sent: Int64Array | None = None
 
 
 class ChainGap(NamedTuple):
@@ -60,6 +65,38 @@ class MergeResult:
 
     removed: int
     heads: tuple[BlockedHead, ...]
+    latest: tuple[int, ...] = ()
+    """By chain: the latest multicast among what precedes a message that the chain lacks; NEVER if nothing does."""
+
+
+class LatestWalk(NamedTuple):
+    """What the merge carries along about times of multicast. Empty arrays: nothing."""
+
+    sent: NDArray[np.int64]
+    """By chain and row of its buffer: when the entry was multicast."""
+    latest: Int64Array
+    """By chain: the latest multicast among its removed entries and what precedes them."""
+    before_gap: Int64Array
+    """The same up to the gap of the chain, if it has one."""
+    groups: Int64Array
+    """The group of each chain."""
+    found: NDArray[np.int64]
+    """Columns of the messages to report: message, its time of multicast, the latest, number of its groups."""
+    state: Int64Array
+    """How many are reported in `found`; and the time that the latest multicast of a message must exceed to be reported
+    (NEVER: the message's own)."""
+
+
+NEVER: Final = np.iinfo(np.int64).min
+NO_GAP: Final = np.iinfo(np.int64).max
+"""The index of the gap of a chain that has none."""
+
+
+def build_idle_walk(chains: int) -> LatestWalk:
+    """A walk that carries nothing."""
+    none: Int64Array = np.zeros(0, np.int64)
+    empty: NDArray[np.int64] = np.zeros((chains, 0), np.int64)
+    return LatestWalk(empty, none, none, none, empty, np.zeros(2, np.int64))
 
 
 @compile_kernel
@@ -76,6 +113,63 @@ def _contains(late: Any, low: Any, high: Any, message: Any) -> Any:
 
 
 @compile_kernel
+def _is_ready(
+    messages: Any,
+    offsets: Any,
+    values: Any,
+    index: Any,
+    done: Any,
+    certain: Any,
+    late: Any,
+    bounds: Any,
+    chain: Any,
+) -> Any:
+    """Whether no chain holds back the head of a chain."""
+    row = index[chain]
+    message = messages[chain, row]
+    for place in range(offsets[chain, row], offsets[chain, row + 1]):
+        other = values[chain, place]
+        if other < 0 or done[other] or messages[other, index[other]] == message:
+            continue
+        if index[other] < certain[other] or _contains(late, bounds[other], bounds[other + 1], message):
+            return False
+    return True
+
+
+@compile_kernel
+def _find_latest(
+    walk: Any, messages: Any, offsets: Any, values: Any, index: Any, done: Any, certain: Any, chain: Any
+) -> Any:
+    """The latest multicast among the head of a chain, which can be removed, and everything that precedes it; the head
+    is reported if that is late."""
+    row = index[chain]
+    message, sent = messages[chain, row], walk.sent[chain, row]
+    latest = sent
+    low, high = offsets[chain, row], offsets[chain, row + 1]
+    groups = 0
+    for place in range(low, high):
+        other = values[chain, place]
+        if other < 0:
+            continue
+        is_new = True
+        for earlier in range(low, place):
+            if values[chain, earlier] >= 0 and walk.groups[values[chain, earlier]] == walk.groups[other]:
+                is_new = False
+        groups += is_new
+        if certain[other] == NO_GAP or (not done[other] and messages[other, index[other]] == message):
+            latest = max(latest, walk.latest[other])
+        else:
+            latest = max(latest, walk.before_gap[other])
+    bound = sent if walk.state[1] == NEVER else walk.state[1]
+    if latest > bound:
+        count = walk.state[0]
+        walk.found[0, count], walk.found[1, count] = message, sent
+        walk.found[2, count], walk.found[3, count] = latest, groups
+        walk.state[0] = count + 1
+    return latest
+
+
+@compile_kernel
 def advance(
     messages: Any,
     offsets: Any,
@@ -88,12 +182,15 @@ def advance(
     certain: Any,
     late: Any,
     bounds: Any,
+    walk: Any,
 ) -> Any:
     """Removes messages until a chain's buffer is empty, its gap is reached, or no message can be removed.
 
     Returns the number of removed messages. `certain` is the index, in its buffer, of each chain's first entry after a
     gap; `late` has the sorted messages after the gaps, those of a chain between its `bounds`.
     """
+    is_timed = walk.latest.size > 0
+    latest = 0
     chains = index.size
     removed = 0
     top = 0
@@ -109,17 +206,11 @@ def advance(
         row = index[chain]
         message = messages[chain, row]
         low, high = offsets[chain, row], offsets[chain, row + 1]
-        ready = True
-        for place in range(low, high):
-            other = values[chain, place]
-            if other < 0 or done[other] or messages[other, index[other]] == message:
-                continue
-            if index[other] < certain[other] or _contains(late, bounds[other], bounds[other + 1], message):
-                ready = False
-                break
-        if not ready:
+        if not _is_ready(messages, offsets, values, index, done, certain, late, bounds, chain):
             continue
         removed += 1
+        if is_timed:
+            latest = _find_latest(walk, messages, offsets, values, index, done, certain, chain)
         must_stop = False
         is_addressed = False
         for place in range(low, high):
@@ -128,6 +219,10 @@ def advance(
                 continue
             is_addressed = is_addressed or other == chain
             index[other] += 1
+            if is_timed:
+                walk.latest[other] = latest
+                if index[other] == certain[other]:
+                    walk.before_gap[other] = latest
             if index[other] == end[other] or index[other] == certain[other]:
                 must_stop = True
             elif not queued[other]:
@@ -137,6 +232,8 @@ def advance(
         if not is_addressed:
             # The chain delivered a message that is not addressed to it: integrity reports that, the merge goes on.
             index[chain] += 1
+            if is_timed and index[chain] == certain[chain]:
+                walk.before_gap[chain] = walk.latest[chain]
             must_stop = must_stop or index[chain] == end[chain] or index[chain] == certain[chain]
             if not must_stop and not queued[chain]:
                 queued[chain] = True
@@ -147,14 +244,12 @@ def advance(
     return removed
 
 
-NO_GAP: Final = np.iinfo(np.int64).max
-"""The index of the gap of a chain that has none."""
-
-
 class _ChainBuffers:
     """The next rows of every chain, in arrays that the compiled loop reads."""
 
-    def __init__(self, sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap]) -> None:
+    def __init__(
+        self, sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap], watch: "LateWatch | None"
+    ) -> None:
         count = len(sources)
         self.sources = sources
         lists = [holes[chain].late if chain in holes else np.zeros(0, np.int64) for chain in range(count)]
@@ -174,6 +269,7 @@ class _ChainBuffers:
         self.done: NDArray[np.bool_] = np.zeros(count, np.bool_)
         self.passed: NDArray[np.int64] = np.zeros(count, np.int64)
         """Entries of each chain that are no longer in its buffer."""
+        self.walk = build_idle_walk(count) if watch is None else watch.build_walk(count, self.limit)
 
     def refill(self) -> bool:
         """Gives every empty chain its next rows; False when no chain was empty."""
@@ -196,8 +292,13 @@ class _ChainBuffers:
                 return None
         if rows.messages.size > self.limit:
             limit = self.limit
-            self.rest[chain] = ChainRows(rows.messages[limit:], rows.offsets[limit:], rows.values)
-            rows = ChainRows(rows.messages[:limit], rows.offsets[: limit + 1], rows.values)
+            sent = rows.sent
+            self.rest[chain] = ChainRows(
+                rows.messages[limit:], rows.offsets[limit:], rows.values, None if sent is None else sent[limit:]
+            )
+            rows = ChainRows(
+                rows.messages[:limit], rows.offsets[: limit + 1], rows.values, None if sent is None else sent[:limit]
+            )
         return rows
 
     def _fill(self, chain: int, rows: ChainRows) -> None:
@@ -213,6 +314,8 @@ class _ChainBuffers:
         self.messages[chain, :size] = rows.messages
         self.offsets[chain, : size + 1] = rows.offsets - low
         self.values[chain, : high - low] = rows.values[low:high]
+        if self.walk.latest.size and rows.sent is not None:
+            self.walk.sent[chain, :size] = rows.sent
         self.index[chain] = 0
         self.end[chain] = size
 
@@ -227,13 +330,41 @@ class _ChainBuffers:
         )
 
 
-def merge(sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap] | None = None) -> MergeResult:
+class LateWatch:
+    """Reports messages that are preceded by a message that was multicast late: later than themselves, or than a given
+    time. `absorb` gets them in columns (message, time of its multicast, the latest, number of its groups), in order of
+    their removal; it returns False to end the merge."""
+
+    def __init__(
+        self, groups: Sequence[int], absorb: Callable[[NDArray[np.int64]], bool], later_than: int = NEVER
+    ) -> None:
+        self.absorb = absorb
+        self._groups = groups
+        self._later_than = later_than
+
+    def build_walk(self, chains: int, rows: int) -> LatestWalk:
+        return LatestWalk(
+            np.zeros((chains, rows), np.int64),
+            np.full(chains, NEVER, np.int64),
+            np.full(chains, NEVER, np.int64),
+            np.array(self._groups, np.int64),
+            np.zeros((4, chains * rows), np.int64),
+            np.array([0, self._later_than], np.int64),
+        )
+
+
+def merge(
+    sources: Sequence[Iterator[ChainRows]],
+    holes: Mapping[int, ChainGap] | None = None,
+    watch: LateWatch | None = None,
+) -> MergeResult:
     """Merges the chains. Each source yields the rows of one chain in order; `holes` has the gaps of chains that have
-    one.
+    one. With `watch`, rows must state times of multicast.
     """
     if not sources:
         return MergeResult(0, ())
-    buffers = _ChainBuffers(sources, holes or {})
+    buffers = _ChainBuffers(sources, holes or {}, watch)
+    walk = buffers.walk
     stack = np.zeros(len(sources), np.int64)
     queued = np.zeros(len(sources), np.bool_)
     removed = 0
@@ -252,12 +383,19 @@ def merge(sources: Sequence[Iterator[ChainRows]], holes: Mapping[int, ChainGap] 
                 buffers.certain,
                 buffers.late,
                 buffers.bounds,
+                walk,
             )
         )
         removed += newly_removed
+        if watch is not None and walk.state[0]:
+            goes_on = watch.absorb(walk.found[:, : walk.state[0]].copy())
+            walk.state[0] = 0
+            if not goes_on:
+                break
         if not buffers.refill() and not newly_removed:
             return MergeResult(removed, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
-    return MergeResult(removed, ())
+    latest = np.where(buffers.certain == NO_GAP, walk.latest, walk.before_gap) if watch is not None else walk.latest
+    return MergeResult(removed, (), tuple(latest.tolist()))
 
 
 def find_head_cycle(heads: Sequence[BlockedHead]) -> tuple[BlockedHead, ...]:

@@ -15,16 +15,18 @@ from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, compile
 
 IntArray = NDArray[np.int32] | NDArray[np.int64]
 MAX_TABLE_SIZE: Final = 1 << 22
+NO_GROUP: Final = np.iinfo(np.int64).min
+"""The group of a process that is in none; groups are 32-bit numbers."""
 
 
 class ProcessTable:
-    """Process ids as dense numbers, and the group of each (-1: none)."""
+    """Process ids as dense numbers, and the group of each (NO_GROUP: none)."""
 
     def __init__(self, groups: dict[int, int | None]) -> None:
         self.ids: Int64Array = np.array(sorted(groups), np.int64)
         found = [groups[process] for process in self.ids.tolist()]
         # The last place is for every process that is not listed.
-        self.groups: NDArray[np.int32] = np.array([*(-1 if g is None else g for g in found), -1], np.int32)
+        self.groups: Int64Array = np.array([*(NO_GROUP if g is None else g for g in found), NO_GROUP], np.int64)
         low, high = (int(self.ids[0]), int(self.ids[-1])) if self.ids.size else (0, 0)
         self.numbers: NDArray[np.int32] | None = None
         """By id, where ids are small enough for a table."""
@@ -36,6 +38,8 @@ class ProcessTable:
         """Ids as the table expects them: unchanged, or searched if there is no table."""
         if self.numbers is not None:
             return processes
+        if not self.ids.size:
+            return np.zeros_like(processes)
         places = np.searchsorted(self.ids, processes)
         places[places == self.ids.size] = 0
         return np.where(self.ids[places] == processes, places, self.ids.size)
@@ -85,7 +89,7 @@ class PacketAudit:
 def _is_concerned(process: Any, group: Any, sender: Any, values: Any, low: Any, high: Any) -> Any:
     if process == sender:
         return True
-    if group < 0:
+    if group == NO_GROUP:
         return False
     for place in range(low, high):  # noqa: SIM110 (numba compiles no generators)
         if values[place] == group:

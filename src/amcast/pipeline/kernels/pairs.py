@@ -37,7 +37,7 @@ class SharedEntriesCounter:
 
     def absorb(self, rows: ChainRows) -> None:
         """Adds the next entries."""
-        _absorb(*rows, self._chain, self._limits, self._counts, self._words)
+        _absorb(*rows[:3], self._chain, self._limits, self._counts, self._words)
 
     def result(self) -> SharedEntries:
         shared = np.nonzero(self._counts)[0]

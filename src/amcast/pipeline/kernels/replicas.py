@@ -28,6 +28,8 @@ class DeliveryRows(NamedTuple):
     at: Int64Array
     sent: Int64Array
     """When each message was multicast."""
+    groups: Int64Array
+    """One word for the set of its destinations."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class ReplicaComparison:
     """The first position that does not come after the one before it."""
     early: int
     """The first position that was delivered before its message was multicast."""
-    time_mismatch: int
-    """The first position for which another replica states another time of multicast."""
+    unlike: int
+    """The first position for which another replica states another time of multicast, or other destinations."""
     holes: tuple[tuple[int, int], ...]
     """Ranges low .. high - 1 of positions that are missing below its last one; the last of MAX_HOLES may
     include rows.
@@ -52,7 +54,7 @@ class ReplicaComparison:
     @property
     def is_clean(self) -> bool:
         """Whether no row needs an exact check."""
-        return self.conflict < 0 and self.disorder < 0 and self.early < 0 and self.time_mismatch < 0
+        return self.conflict < 0 and self.disorder < 0 and self.early < 0 and self.unlike < 0
 
 
 @compile_kernel
@@ -61,9 +63,11 @@ def _absorb(
     messages: Any,
     at: Any,
     sent: Any,
+    groups: Any,
     low: Any,
     reference: Any,
     times: Any,
+    sets: Any,
     taken: Any,
     state: Any,
     holes: Any,
@@ -85,10 +89,11 @@ def _absorb(
             taken[place] = True
             reference[place] = messages[row]
             times[place] = sent[row]
+            sets[place] = groups[row]
         else:
             if reference[place] != messages[row] and state[2] < 0:
                 state[2] = position
-            if times[place] != sent[row] and state[5] < 0:
+            if (times[place] != sent[row] or sets[place] != groups[row]) and state[5] < 0:
                 state[5] = position
         if at[row] < sent[row] and state[4] < 0:
             state[4] = position
@@ -106,6 +111,7 @@ class PositionSlice:
         self.high = high
         self.reference: Int64Array = np.zeros(high - low, np.int64)
         self.sent: Int64Array = np.zeros(high - low, np.int64)
+        self.groups: Int64Array = np.zeros(high - low, np.int64)
         self.taken: NDArray[np.bool_] = np.zeros(high - low, np.bool_)
 
     def absorb(self, process: int, batches: Iterable[DeliveryRows], end: int) -> ReplicaComparison:
@@ -115,7 +121,7 @@ class PositionSlice:
         holes = np.zeros((MAX_HOLES, 2), np.int64)
         for rows in batches:
             rows = self._inside(rows)
-            count = _absorb(*rows, self.low, self.reference, self.sent, self.taken, state, holes)
+            count = _absorb(*rows, self.low, self.reference, self.sent, self.groups, self.taken, state, holes)
             missing += [(int(a), int(b)) for a, b in holes[:count]]
         last = min(end, self.high)
         if state[_NEXT] < last:

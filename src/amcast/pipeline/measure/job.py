@@ -17,10 +17,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.pipeline.check.run_view import refuse_other_groups
+from amcast.pipeline.check.runner import Call, Runner
 from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.transforms.convoy import measure_convoy
 from amcast.pipeline.measure.transforms.fairness import measure_fairness
@@ -48,10 +50,15 @@ from amcast.pipeline.measure.transforms.steady import (
     summarize_spans,
 )
 from amcast.pipeline.measure.transforms.throughput import measure_throughput
-from amcast.pipeline.rows.compaction import RowCounts, compact_folders, count_rows
-from amcast.pipeline.rows.files import TraceFolder, find_trace_folders
+from amcast.pipeline.rows.compaction import RowCounts, compact_folders, read_all_footers
+from amcast.pipeline.rows.files import TraceFolder, find_trace_folders, list_parquet_files, resolve_filesystem
+from amcast.pipeline.rows.footers import Footers, count_table_rows, prove_tables, split_row_groups
 from amcast.pipeline.rows.schemas import read_frame
+from amcast.pipeline.rows.sort import copy_columns
+from amcast.pipeline.rows.tables import load_table
+from amcast.pipeline.rows.uniqueness import KEYS, find_repeated_tables
 from amcast.pipeline.spark.progress import show_progress
+from amcast.pipeline.spark.tasks import make_spark_runner
 from amcast.trace.columns import TABLES
 
 EDGE_SHARE: Final = 0.1
@@ -127,12 +134,16 @@ def _measure(
     exact_rows: int,
     only: Collection[str],
 ) -> MeasureResult:
-    counts = count_rows(spark, folders)
+    footers = read_all_footers(spark, folders)
+    counts = {folder: count_table_rows(found) for folder, found in footers.items()}
     exact = _sum_rows(counts, ("deliveries",)) <= exact_rows
     result = MeasureResult(out, len(_list_runs(folders)), "exact" if exact else "sketch", edge)
     prepare_folder(out)
     with tune_session(spark, _sum_rows(counts, TABLES)), _compact_folders(spark, folders, counts, out) as compacted:
+        compacted, repeated = _prepare_tables(spark, compacted, footers, out)
         frames = {table: read_frame(spark, compacted, table) for table in TABLES}
+        for table in repeated:
+            frames[table] = _drop_repeated(frames[table], KEYS[table])
         for name, make in _plan_tables(frames, folders, edge, order, exact).items():
             if name not in only:
                 continue
@@ -327,6 +338,56 @@ def _list_runs(folders: Sequence[TraceFolder]) -> list[str]:
 
 def _sum_rows(counts: RowCounts, tables: Iterable[str]) -> int:
     return sum(rows.get(table, 0) for rows in counts.values() for table in tables)
+
+
+def _prepare_tables(
+    spark: SparkSession, folders: list[TraceFolder], footers: Mapping[str, Footers], out: Path
+) -> tuple[list[TraceFolder], set[str]]:
+    """The folders in a form that Spark's own reader understands, and the tables in which rows may be repeated.
+
+    A folder that was not compacted is proven clean, like a large run that is checked, and is copied if its types are
+    others than those of the trace, or if it is in a store, for which Spark's own reader would need further packages.
+    """
+    prepared, repeated, runner = [], set[str](), make_spark_runner(spark)
+    for number, source in enumerate(folders):
+        if source.folder not in footers:
+            prepared.append(source)  # compacted: read, refused and freed of repeated rows already
+            continue
+        proven = prove_tables(runner, footers[source.folder], [meta.run for meta in source.metas])
+        if len(source.metas) == 1:
+            processes = load_table(source, "processes")
+            columns = (processes.column(name).to_pylist() for name in ("process", "group"))
+            refuse_other_groups(proven.groups, dict(zip(*columns, strict=True)))
+            repeated.update(find_repeated_tables(runner, proven.footers))
+        else:
+            repeated.update(KEYS)
+        is_canonical = all(one.is_canonical for row_groups in proven.footers.values() for one in row_groups)
+        if is_canonical and "://" not in source.folder:
+            prepared.append(source)
+        else:
+            prepared.append(_copy_folder(runner, source, proven.footers, f"{out}/.gathered/copy-{number}"))
+    return prepared, repeated
+
+
+def _copy_folder(runner: Runner, source: TraceFolder, footers: Footers, place: str) -> TraceFolder:
+    calls: list[Call] = []
+    for table, row_groups in footers.items():
+        where, inner = resolve_filesystem(f"{place}/{table}")
+        where.create_dir(inner)
+        columns = [column.name for column in TABLES[table]]
+        calls += [
+            (copy_columns, (table, share, columns, f"{place}/{table}/part-{at:05}.parquet"))
+            for at, share in enumerate(split_row_groups(row_groups) or [[]])
+        ]
+    runner(calls)
+    tables = {table: list_parquet_files(f"{place}/{table}") for table in source.tables}
+    return TraceFolder(place, source.metas, tables)
+
+
+def _drop_repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """One row of those that agree in some columns: the earliest."""
+    place = Window.partitionBy("run", *keys).orderBy("at_ns")
+    return rows.withColumn("repetition", F.row_number().over(place)).where("repetition = 1").drop("repetition")
 
 
 @contextmanager

@@ -10,8 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from amcast.pipeline.rows.files import TraceFolder, check_schemas, list_parquet_files, open_parquet, resolve_filesystem
+from amcast.pipeline.check.runner import Runner, run_sequentially
+from amcast.pipeline.rows.files import TraceFolder, list_parquet_files, resolve_filesystem
+from amcast.pipeline.rows.footers import (
+    FILES_PER_TASK,
+    Footers,
+    RowGroup,
+    count_table_rows,
+    read_footers,
+    split_files,
+)
 from amcast.pipeline.rows.tables import arrow_schema, load_table
+from amcast.pipeline.rows.uniqueness import drop_repeated
 from amcast.pipeline.spark.tasks import make_spark_runner
 from amcast.trace.columns import TABLES
 
@@ -22,32 +32,48 @@ FOLDERS_PER_TASK: Final = 50
 SMALL_ROWS: Final = 500_000
 """A folder with more rows than this is not worth copying."""
 
+MANY_FILES: Final = 100
+"""The footers of more files than this are read by tasks."""
+
+FileShare = tuple[str, str, tuple[str, ...], list[str]]
+"""(folder, table, files, runs of the folder)."""
 RowCounts = dict[str, dict[str, int]]
 """folder -> table -> rows."""
 
 
+def read_all_footers(spark: SparkSession, folders: list[TraceFolder]) -> dict[str, Footers]:
+    """The row groups of each folder, by folder: every file is opened once, by tasks if there are many files. Refuses
+    files that are no tables of a trace."""
+    runner: Runner = run_sequentially
+    if sum(len(files) for source in folders for files in source.tables.values()) > MANY_FILES:
+        runner = make_spark_runner(spark)
+    shares: list[list[FileShare]] = []
+    files = FILES_PER_TASK
+    for source in folders:
+        for table, paths in split_files(source):
+            if files >= FILES_PER_TASK:
+                shares.append([])
+                files = 0
+            shares[-1].append((source.folder, table, paths, [meta.run for meta in source.metas]))
+            files += len(paths)
+    answers = runner([(read_footers_of_shares, (share,)) for share in shares])
+    found: dict[str, dict[str, tuple[RowGroup, ...]]] = {
+        source.folder: dict.fromkeys(source.tables, ()) for source in folders
+    }
+    for share, answer in zip(shares, answers, strict=True):
+        for (folder, table, *_), row_groups in zip(share, answer, strict=True):
+            found[folder][table] += tuple(row_groups)
+    return found
+
+
+def read_footers_of_shares(shares: list[FileShare]) -> list[list[RowGroup]]:
+    """The work of one task of `read_all_footers`."""
+    return [read_footers(table, paths, runs) for _, table, paths, runs in shares]
+
+
 def count_rows(spark: SparkSession, folders: list[TraceFolder]) -> RowCounts:
     """The number of rows of each table of each folder; refuses files that are no tables of a trace."""
-    if len(folders) <= MANY_FOLDERS:
-        return {source.folder: count_rows_of_share([source])[0] for source in folders}
-    shares = [folders[at : at + FOLDERS_PER_TASK] for at in range(0, len(folders), FOLDERS_PER_TASK)]
-    answers = make_spark_runner(spark)([(count_rows_of_share, (share,)) for share in shares])
-    return {
-        source.folder: counts
-        for share, answer in zip(shares, answers, strict=True)
-        for source, counts in zip(share, answer, strict=True)
-    }
-
-
-def count_rows_of_share(folders: list[TraceFolder]) -> list[dict[str, int]]:
-    """The work of one task of `count_rows`."""
-    counts = []
-    for source in folders:
-        check_schemas(source)
-        counts.append(
-            {t: sum(open_parquet(file).metadata.num_rows for file in files) for t, files in source.tables.items()}
-        )
-    return counts
+    return {folder: count_table_rows(footers) for folder, footers in read_all_footers(spark, folders).items()}
 
 
 def compact_folders(
@@ -76,7 +102,8 @@ def compact_share(folders: list[TraceFolder], place: str, number: int) -> None:
         if not present:
             continue
         with pq.ParquetWriter(path, arrow_schema(table), filesystem=where, compression="zstd") as writer:
-            for data in merge_small_tables(load_table(source, table) for source in present):
+            tables = (drop_repeated(table, load_table(source, table)) for source in present)
+            for data in merge_small_tables(tables):
                 writer.write_table(data)
         where.move(path, path.replace("/.part-", "/part-"))
 

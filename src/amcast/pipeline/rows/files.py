@@ -1,14 +1,14 @@
-"""The files of runs: trace folders, Parquet files, and the positions of each process in each row group.
+"""The files of runs: trace folders and Parquet files.
 
-Paths are local or URIs that Arrow knows (s3://, gs://, hdfs://); tasks on other machines open them themselves. The
-footers of Parquet files say which processes and positions a row group has, so that a task reads only its share.
+Paths are local or URIs that Arrow knows (s3://, gs://, hdfs://); tasks on other machines open them themselves.
 """
 
+import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -17,23 +17,9 @@ import pyarrow.parquet as pq
 from amcast.kernel.errors import UsageError
 from amcast.trace.columns import REQUIRED, TABLES
 from amcast.trace.meta import META_FILE, Meta, read_metas
-from amcast.trace.parquet import check_schema
 
 SMALL_BYTES: Final = 256 << 20
 """Traces smaller than this are done before the JVM has warmed up."""
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group of `deliveries`: its rows are those of processes first .. last, positions low .. high."""
-
-    path: str
-    row_group: int
-    rows: int
-    first: int
-    last: int
-    low: int
-    high: int
 
 
 @dataclass(frozen=True)
@@ -47,16 +33,32 @@ class TraceFolder:
 
 
 def resolve_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path, and the path inside it."""
-    if "://" not in path:
-        return pafs.LocalFileSystem(), str(Path(path).absolute())
+    """The file system of a path or URI, and the path inside it. s3:// and s3a:// mean the same."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        return pafs.LocalFileSystem(), str(Path(rest if separator else path).absolute())
     try:
+        if scheme in ("s3", "s3a"):
+            return _open_s3(rest.partition("/")[0]), rest
         system, path_inside = pafs.FileSystem.from_uri(path)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise UsageError(
             f"{path}: {_first_line(error)}; expected a folder or a URI of a store that Arrow knows"
         ) from None
     return system, path_inside
+
+
+@lru_cache
+def _open_s3(bucket: str) -> pafs.FileSystem:
+    """The store of a bucket: Amazon's, or the one that AWS_ENDPOINT_URL names, with credentials of the environment."""
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if endpoint is None:
+        return pafs.S3FileSystem(region=region or pafs.resolve_s3_region(bucket))
+    scheme, _, address = endpoint.rpartition("://")
+    return pafs.S3FileSystem(
+        endpoint_override=address.rstrip("/"), scheme=scheme or "https", region=region or "us-east-1"
+    )
 
 
 def open_parquet(path: str) -> pq.ParquetFile:
@@ -117,45 +119,6 @@ def sum_file_bytes(folders: list[TraceFolder]) -> int:
     return sum(info.size or 0 for info in where.get_file_info([resolve_filesystem(file)[1] for file in files]))
 
 
-def check_schemas(source: TraceFolder) -> None:
-    """Refuses missing columns, wrong types and truncated files: reads every footer, but no row."""
-    for table, files in source.tables.items():
-        for file in files:
-            check_schema(table, Path(file), open_parquet(file).schema_arrow)
-
-
-def read_row_groups(files: tuple[str, ...]) -> list[RowGroup]:
-    """The row groups of `deliveries` with the ranges in their footers; one without statistics is read."""
-    groups: list[RowGroup] = []
-    for path in files:
-        file = open_parquet(path)
-        meta = file.metadata
-        places = {meta.schema.column(place).path: place for place in range(meta.num_columns)}
-        for number in range(meta.num_row_groups):
-            group = meta.row_group(number)
-            if not group.num_rows:
-                continue
-            process = _read_range(group, places["process"])
-            position = _read_range(group, places["position"])
-            if process is None or position is None:
-                data = file.read_row_group(number, columns=["process", "position"])
-                process, position = _find_range(data["process"]), _find_range(data["position"])
-            groups.append(RowGroup(path, number, group.num_rows, *process, *position))
-    return groups
-
-
-def read_batches(path: str, row_groups: list[int], columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-    """Some columns of some row groups, a bounded number of rows at a time."""
-    file = open_parquet(path)
-    present = set(file.schema_arrow.names)
-    try:
-        yield from file.iter_batches(
-            rows, row_groups=row_groups, columns=[name for name in columns if name in present], use_threads=False
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"{path}: {_first_line(error)}; expected a whole Parquet file") from None
-
-
 def _read_metas(folder: str) -> list[Meta]:
     if "://" not in folder:
         return read_metas(Path(folder))
@@ -168,18 +131,6 @@ def _read_metas(folder: str) -> list[Meta]:
             return read_metas(Path(copy))
         except UsageError as error:
             raise UsageError(str(error).replace(copy, folder)) from None
-
-
-def _read_range(group: Any, place: int) -> tuple[int, int] | None:
-    statistics = group.column(place).statistics
-    if statistics is None or not statistics.has_min_max:
-        return None
-    return int(statistics.min), int(statistics.max)
-
-
-def _find_range(column: pa.ChunkedArray) -> tuple[int, int]:
-    values = column.to_numpy()
-    return int(values.min()), int(values.max())
 
 
 def _is_hidden(path: str) -> bool:

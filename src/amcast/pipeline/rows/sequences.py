@@ -8,18 +8,23 @@ All answer the same three questions: how long is the sequence of a process, what
 to which groups was that addressed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, hash_lists
 from amcast.pipeline.kernels.replicas import DeliveryRows
-from amcast.pipeline.rows import files
-from amcast.pipeline.rows.files import RowGroup
+from amcast.pipeline.rows.files import open_parquet
+from amcast.pipeline.rows.footers import RowGroup
+from amcast.trace.columns import LIMIT
+from amcast.trace.parquet import iterate_canonical
+
+SPARSE: Final = 64
+"""A row group with more positions than this for each of its rows is read to see where the rows are."""
 
 
 class Entries(NamedTuple):
@@ -56,6 +61,12 @@ class Sequences(Protocol):
     """The sequences of a run's processes."""
 
     def extents(self) -> dict[int, Extent]: ...
+
+    def only(self, processes: Iterable[int], low: int = 0, high: int = LIMIT + 1) -> "Sequences":
+        """At least the positions low .. high - 1 of some processes: a call carries only what it reads."""
+
+    def slices(self, process: int, width: int) -> set[int]:
+        """The slices of this many positions in which a process may have rows."""
 
     def rows(self, process: int, low: int, high: int) -> Iterator[DeliveryRows]:
         """Rows that include the positions low .. high - 1, in order; it may include others."""
@@ -96,6 +107,13 @@ class MemorySequences:
         ends = [*first[1:].tolist(), processes.size][: names.size]
         self._bounds = {int(name): (int(a), int(b)) for name, a, b in zip(names, first, ends, strict=True)}
 
+    def only(self, processes: Iterable[int], low: int = 0, high: int = LIMIT + 1) -> "MemorySequences":
+        return self
+
+    def slices(self, process: int, width: int) -> set[int]:
+        first, last = self._bounds.get(process, (0, 0))
+        return set(np.unique(self._rows.positions[first:last] // width).tolist())
+
     def extents(self) -> dict[int, Extent]:
         at = self._rows.positions
         return {process: Extent(high - low, int(at[high - 1]) + 1) for process, (low, high) in self._bounds.items()}
@@ -129,23 +147,45 @@ def reorder_lists(offsets: Int32Array, values: Int32Array, order: NDArray[np.int
 class FileSequences:
     """Sequences of a large run, from row groups that hold one process each and do not overlap."""
 
-    def __init__(self, spans: list[RowGroup]) -> None:
-        self._spans: dict[int, list[RowGroup]] = {}
-        for span in sorted(spans, key=lambda span: (span.first, span.low)):
-            assert span.first == span.last, f"{span.path}: row group {span.row_group} mixes processes"
-            self._spans.setdefault(span.first, []).append(span)
+    def __init__(self, row_groups: list[RowGroup]) -> None:
+        self._row_groups: dict[int, list[RowGroup]] = {}
+        for one in sorted(row_groups, key=lambda one: (one.process, one.position)):
+            assert one.process[0] == one.process[1], f"{one.path}: row group {one.row_group} mixes processes"
+            self._row_groups.setdefault(one.process[0], []).append(one)
+
+    def only(self, processes: Iterable[int], low: int = 0, high: int = LIMIT + 1) -> "FileSequences":
+        return FileSequences(
+            [
+                one
+                for process in processes
+                for one in self._row_groups.get(process, [])
+                if one.position[0] < high and one.position[1] >= low
+            ]
+        )
 
     def extents(self) -> dict[int, Extent]:
         return {
-            process: Extent(sum(span.rows for span in spans), max(span.high for span in spans) + 1)
-            for process, spans in self._spans.items()
+            process: Extent(sum(one.rows for one in own), max(one.position[1] for one in own) + 1)
+            for process, own in self._row_groups.items()
         }
 
+    def slices(self, process: int, width: int) -> set[int]:
+        found: set[int] = set()
+        for one in self._row_groups.get(process, []):
+            low, high = one.position
+            if high - low < SPARSE * one.rows + width:
+                found.update(range(low // width, high // width + 1))
+            else:
+                # So many positions for so few rows: only the rows say which slices they are in.
+                for batch in self._read(one, ["position"], 1 << 18):
+                    found.update(np.unique(to_int64(batch.column("position")) // width).tolist())
+        return found
+
     def rows(self, process: int, low: int, high: int) -> Iterator[DeliveryRows]:
-        for batch in self._batches(process, low, high, ["position", "message", "at_ns", "multicast_ns"], 1 << 18):
-            yield DeliveryRows(
-                *(to_int64(batch.column(name)) for name in ("position", "message", "at_ns", "multicast_ns"))
-            )
+        columns = ["position", "message", "at_ns", "multicast_ns", "destinations"]
+        for batch in self._batches(process, low, high, columns, 1 << 18):
+            position, message, at, sent = (to_int64(batch.column(name)) for name in columns[:4])
+            yield DeliveryRows(position, message, at, sent, hash_lists(*split_lists(batch.column("destinations"))))
 
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
         columns = ["position", "message", "destinations", "multicast_ns"]
@@ -162,9 +202,15 @@ class FileSequences:
             )
 
     def _batches(self, process: int, low: int, high: int, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-        for span in self._spans.get(process, []):
-            if span.low < high and span.high >= low:
-                yield from files.read_batches(span.path, [span.row_group], columns, rows)
+        for one in self._row_groups.get(process, []):
+            if one.position[0] < high and one.position[1] >= low:
+                yield from self._read(one, columns, rows)
+
+    @staticmethod
+    def _read(one: RowGroup, columns: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        file = open_parquet(one.path)
+        for data in iterate_canonical("deliveries", one.path, file, columns, one.row_group, rows):
+            yield from data.to_batches()
 
 
 class ValidSequences:
@@ -177,6 +223,18 @@ class ValidSequences:
         self._base = base
         self._dropped: dict[int, Int64Array] = {p: np.array(sorted(at), np.int64) for p, at in dropped.items()}
         self._extents = base.extents()
+
+    def only(self, processes: Iterable[int], low: int = 0, high: int = LIMIT + 1) -> "ValidSequences":
+        chosen = set(processes)
+        dropped = {process: at.tolist() for process, at in self._dropped.items() if process in chosen}
+        most = max((len(at) for at in dropped.values()), default=0)
+        return ValidSequences(self._base.only(chosen, low, high + most), dropped)
+
+    def slices(self, process: int, width: int) -> set[int]:
+        # Positions only become lower, by at most as many as are dropped.
+        back = -(-int(self._dropped_positions(process).size) // width)
+        old = self._base.slices(process, width)
+        return {at for slice in old for at in range(max(0, slice - back), slice + 1)}
 
     def extents(self) -> dict[int, Extent]:
         return {
@@ -213,11 +271,12 @@ class ValidSequences:
         return low, high + int(self._dropped_positions(process).size)
 
 
-def are_separated(spans: list[RowGroup]) -> bool:
+def are_separated(row_groups: list[RowGroup]) -> bool:
     """Whether these row groups are sequences already: one process each, none overlapping another of it."""
     last: dict[int, int] = {}
-    for span in sorted(spans, key=lambda span: (span.first, span.low)):
-        if span.first != span.last or last.get(span.first, -1) >= span.low:
+    for one in sorted(row_groups, key=lambda one: (one.process, one.position)):
+        process = one.process[0]
+        if process != one.process[1] or last.get(process, -1) >= one.position[0]:
             return False
-        last[span.first] = span.high
+        last[process] = one.position[1]
     return True

@@ -6,28 +6,25 @@ FileTable     a table of a large run: row groups of Parquet files, read as neede
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from amcast.kernel.errors import UsageError
-from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, select_in_buckets
+from amcast.check.evidence import contradiction_error
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, hash_lists, select_in_buckets
 from amcast.pipeline.rows import files
 from amcast.pipeline.rows.files import TraceFolder
+from amcast.pipeline.rows.footers import Footers, refuse_other_runs
 from amcast.pipeline.rows.sequences import reorder_lists, split_lists, to_int64
-from amcast.trace.columns import TABLES, Column
-from amcast.trace.meta import META_FILE
-from amcast.trace.parquet import TYPES, check_schema, to_canonical
+from amcast.trace.columns import TABLES
+from amcast.trace.parquet import TYPES, check_schema, iterate_canonical, to_canonical, unreadable_file_error
 
 BATCH_ROWS: Final = 1 << 17
 LOOKUP_MESSAGES: Final = 4_000_000
 """Messages that one task looks up in memory."""
-NULL_INT: Final = np.iinfo(np.int64).min
-"""Stands for null in columns of 64-bit numbers."""
 
 
 class Table(Protocol):
@@ -65,6 +62,8 @@ class FileTable:
     """A table in files: (path, row group, rows) in order."""
 
     pieces: tuple[tuple[str, int, int], ...]
+    table: str | None = None
+    """The name of the table; None for one that is no table of a trace."""
 
     @property
     def rows(self) -> int:
@@ -72,7 +71,12 @@ class FileTable:
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         for path, row_group, _ in self.pieces:
-            yield from files.read_batches(path, [row_group], columns, BATCH_ROWS)
+            file = files.open_parquet(path)
+            if self.table is None:
+                yield from file.iter_batches(BATCH_ROWS, row_groups=[row_group], columns=columns, use_threads=False)
+                continue
+            for data in iterate_canonical(self.table, path, file, columns, row_group, BATCH_ROWS):
+                yield from data.to_batches()
 
     def split(self, rows: int) -> list[Table]:
         parts: list[Table] = []
@@ -80,7 +84,7 @@ class FileTable:
         for at, piece in enumerate(self.pieces, start=1):
             count += piece[2]
             if count >= rows or at == len(self.pieces):
-                parts.append(FileTable(self.pieces[begun:at]))
+                parts.append(FileTable(self.pieces[begun:at], self.table))
                 begun, count = at, 0
         return parts
 
@@ -93,8 +97,10 @@ class MulticastBatch(NamedTuple):
     offsets: Int32Array
     values: Int32Array
     at: Int64Array
+    in_session: NDArray[np.bool_]
+    """Whether a message has a session and a number in it."""
     sessions: Int64Array
-    """NULL_INT where a message has none."""
+    """0 where a message has none."""
     sequences: Int64Array
 
 
@@ -103,25 +109,17 @@ def read_multicasts(table: Table) -> Iterator[MulticastBatch]:
     names = ["message", "sender", "destinations", "at_ns", "session", "sequence"]
     for batch in table.batches(names):
         offsets, values = split_lists(batch.column("destinations"))
-        sessions, sequences = _read_optional(batch, "session"), _read_optional(batch, "sequence")
+        session, sequence = batch.column("session"), batch.column("sequence")
         yield MulticastBatch(
             to_int64(batch.column("message")),
             to_int64(batch.column("sender")),
             offsets,
             values,
             to_int64(batch.column("at_ns")),
-            np.where(sequences == NULL_INT, NULL_INT, sessions),
-            sequences,
+            pc.and_(session.is_valid(), sequence.is_valid()).to_numpy(zero_copy_only=False),
+            to_int64(session.fill_null(0)),
+            to_int64(sequence.fill_null(0)),
         )
-
-
-def _read_optional(batch: pa.RecordBatch, name: str) -> Int64Array:
-    if name not in batch.schema.names:
-        return np.full(batch.num_rows, NULL_INT, np.int64)
-    column = batch.column(name)
-    if pa.types.is_null(column.type):
-        return np.full(batch.num_rows, NULL_INT, np.int64)
-    return to_int64(column.fill_null(NULL_INT) if column.null_count else column)
 
 
 @dataclass(frozen=True)
@@ -134,15 +132,11 @@ class MessageLookup:
     values: Int32Array
     sent: Int64Array
     """The earliest multicast of each message."""
-    sessions: Int64Array
-    sequences: Int64Array
 
     @staticmethod
     def build(tables: list[Table], chosen: NDArray[np.bool_] | None = None) -> "MessageLookup":
         """Builds the lookup from multicasts; only of messages in the chosen buckets, if given."""
-        found: list[
-            tuple[Int64Array, Int64Array, NDArray[np.int32], NDArray[np.int32], Int64Array, Int64Array, Int64Array]
-        ] = []
+        found: list[tuple[Int64Array, Int64Array, NDArray[np.int32], NDArray[np.int32], Int64Array]] = []
         for table in tables:
             for rows in read_multicasts(table):
                 keep = np.arange(rows.messages.size)
@@ -150,23 +144,20 @@ class MessageLookup:
                     keep = np.nonzero(select_in_buckets(rows.messages, chosen))[0]
                 offsets, values = reorder_lists(rows.offsets, rows.values, keep)
                 lengths = np.diff(offsets)
-                columns = (rows.messages, rows.senders, rows.at, rows.sessions, rows.sequences)
-                message, sender, at, session, sequence = (column[keep] for column in columns)
-                found.append((message, sender, lengths, values, at, session, sequence))
+                message, sender, at = (column[keep] for column in (rows.messages, rows.senders, rows.at))
+                found.append((message, sender, lengths, values, at))
         if not found:
             empty = np.zeros(0, np.int64)
             none = np.zeros(0, np.int32)
-            return MessageLookup(empty, empty, np.zeros(1, np.int32), none, empty, empty, empty)
-        message, sender, length, value, at, session, sequence = (
-            np.concatenate([part[place] for part in found]) for place in range(7)
-        )
+            return MessageLookup(empty, empty, np.zeros(1, np.int32), none, empty)
+        message, sender, length, value, at = (np.concatenate([part[place] for part in found]) for place in range(5))
         offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int32)
         order = np.lexsort((at, message))
         first = np.ones(order.size, np.bool_)
         first[1:] = message[order][1:] != message[order][:-1]
         order = order[first]
         offsets, value = reorder_lists(offsets, value, order)
-        return MessageLookup(message[order], sender[order], offsets, value, at[order], session[order], sequence[order])
+        return MessageLookup(message[order], sender[order], offsets, value, at[order])
 
     def find_places(self, messages: Int64Array) -> NDArray[np.intp]:
         """The place of each message; -1 for one that was never multicast."""
@@ -193,17 +184,13 @@ def load_table(source: TraceFolder, table: str) -> pa.Table:
     parts = []
     for path in source.tables.get(table, ()):
         file = files.open_parquet(path)
-        known = check_schema(table, Path(path), file.schema_arrow)
+        known = check_schema(table, path, file.schema_arrow)
         try:
             data = file.read(columns=known, use_threads=False)
         except (pa.ArrowException, OSError) as error:
-            line = str(error).splitlines()[0]
-            raise UsageError(f"{path}: {line}; expected a whole Parquet file") from None
-        data = to_canonical(table, Path(path), data)
-        runs = [meta.run for meta in source.metas]
-        for name in pc.unique(data.column("run")).to_pylist():
-            if name not in runs:
-                raise UsageError(f"{path}: rows of run {name!r}; expected only {runs[:5]}, as {META_FILE} says")
+            raise unreadable_file_error(path, error) from None
+        data = to_canonical(table, path, data)
+        refuse_other_runs(data.column("run"), path, [meta.run for meta in source.metas])
         parts.append(data)
     return pa.concat_tables(parts) if parts else arrow_schema(table).empty_table()
 
@@ -213,32 +200,47 @@ def arrow_schema(table: str) -> pa.Schema:
     return pa.schema([(column.name, TYPES[column.type]) for column in TABLES[table]])
 
 
-def index_table(source: TraceFolder, table: str, run: str) -> FileTable:
-    """The row groups of a table; refuses nulls and rows of other runs as far as footers show them."""
-    pieces: list[tuple[str, int, int]] = []
-    for path in source.tables[table]:
-        meta = files.open_parquet(path).metadata
-        places = {meta.schema.column(place).path: place for place in range(meta.num_columns)}
-        for number in range(meta.num_row_groups):
-            group = meta.row_group(number)
-            for column in TABLES[table]:
-                if column.name in places and not column.nullable:
-                    _refuse_nulls(group.column(places[column.name]).statistics, path, column)
-            _refuse_other_runs(group.column(places["run"]).statistics, path, run)
-            if group.num_rows:
-                pieces.append((path, number, group.num_rows))
-    return FileTable(tuple(pieces))
+def index_table(footers: Footers, table: str) -> FileTable:
+    """The rows of a table in files."""
+    pieces = ((one.path, one.row_group, one.rows) for one in footers.get(table, ()))
+    return FileTable(tuple(pieces), table)
 
 
-def _refuse_nulls(statistics: Any, path: str, column: Column) -> None:
-    if statistics is not None and statistics.has_null_count and statistics.null_count and not column.optional:
-        raise UsageError(
-            f"{path}: column {column.name} has {statistics.null_count} nulls; expected {column.type}, never null"
-        )
+def refuse_contradictions(
+    known: MessageLookup, table: str, messages: Int64Array, destinations: pa.Array, times: pa.Array | None = None
+) -> None:
+    """Refuses rows of another table that state other destinations, or another time of multicast, than the multicasts.
+    Null states nothing; a message that was never multicast cannot be contradicted."""
+    places = known.find_places(messages)
+    offsets, values = split_lists(destinations)
+    if destinations.null_count < len(destinations):
+        stated = (places >= 0) & destinations.is_valid().to_numpy(zero_copy_only=False)
+        words = hash_lists(known.offsets, known.values)
+        wrong = np.nonzero(stated)[0]
+        wrong = wrong[hash_lists(offsets, values)[wrong] != words[places[wrong]]]
+        if wrong.size:
+            row, place = int(wrong[0]), int(places[wrong[0]])
+            groups = sorted(set(known.values[known.offsets[place] : known.offsets[place + 1]].tolist()))
+            subject, found = f"message {messages[row]}", values[offsets[row] : offsets[row + 1]].tolist()
+            raise contradiction_error("destinations", subject, found, groups, stating=table)
+    if times is not None:
+        _refuse_other_numbers(table, "multicast_ns", messages, places, times, known.sent)
 
 
-def _refuse_other_runs(statistics: Any, path: str, run: str) -> None:
-    if statistics is not None and statistics.has_min_max:
-        for name in (statistics.min, statistics.max):
-            if name != run:
-                raise UsageError(f"{path}: rows of run {name!r}; expected only {[run]}, as {META_FILE} says")
+def refuse_other_senders(known: MessageLookup, table: str, messages: Int64Array, senders: pa.Array) -> None:
+    """Refuses rows of another table that state another sender than the multicasts."""
+    _refuse_other_numbers(table, "sender", messages, known.find_places(messages), senders, known.senders)
+
+
+def _refuse_other_numbers(
+    table: str, column: str, messages: Int64Array, places: NDArray[np.intp], stated: pa.Array, known: Int64Array
+) -> None:
+    if stated.null_count == len(stated):
+        return
+    there = np.nonzero((places >= 0) & stated.is_valid().to_numpy(zero_copy_only=False))[0]
+    found = to_int64(stated.fill_null(0))
+    wrong = there[found[there] != known[places[there]]]
+    if wrong.size:
+        row = int(wrong[0])
+        subject, expected = f"message {messages[row]}", int(known[places[row]])
+        raise contradiction_error(column, subject, int(found[row]), expected, stating=table)

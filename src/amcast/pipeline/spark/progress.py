@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 2.0
@@ -60,6 +58,10 @@ def count_tasks(spark: SparkSession) -> tuple[int, int]:
 def _show_bar(count: Count, unit: str, title: str, stream: TextIO, finished: threading.Event) -> None:
     if finished.wait(QUIET_SECONDS):
         return
+    # Tasks import the modules of jobs, and the Python of a cluster's workers has no rich.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(f"{{task.completed}}/{{task.total}} {unit}"))
     with Progress(*columns, TimeElapsedColumn(), console=Console(file=stream), transient=True) as bar:
         shown = bar.add_task(title, total=None)

@@ -1,33 +1,45 @@
 """`amcast watch DIR`: follows an unfinished run, through Spark's Structured Streaming over its files.
 
-Every second or so it reports how much was delivered, how fast, which replicas lag, and whether the order is violated.
-Many processes may write the run; a file counts when it has its final name. The watch ends when run.json exists and
-every file was read, when the order is violated, or when nothing new arrives for a given time.
+Every second or so it reports how much was delivered, how fast, which replicas lag, and whether integrity or order is
+violated. Many processes may write the run; a file counts when it has its final name. Spark finds new files, and they
+are read as every check reads them. The watch ends when run.json exists and every file was read, when the run is
+violated, or when nothing new arrives for a given time.
 """
 
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from amcast.check.evidence import contradiction_error
 from amcast.check.verdict import Verdict
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.kernels.fingerprints import Int64Array
-from amcast.pipeline.rows.schemas import SCHEMAS
-from amcast.pipeline.rows.sequences import split_lists, to_int64
+from amcast.pipeline.rows.files import open_parquet
+from amcast.pipeline.rows.footers import refuse_other_runs
+from amcast.pipeline.rows.sequences import to_int64
+from amcast.pipeline.rows.tables import arrow_schema
 from amcast.pipeline.spark.session import open_session, translate_errors
-from amcast.pipeline.watch.incremental_order import IncrementalOrder
-from amcast.pipeline.watch.window import select_deliveries, select_multicasts
+from amcast.pipeline.watch.incremental_order import DeliveredRow, IncrementalOrder
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE
+from amcast.trace.parquet import iterate_canonical
 
-FILES_PER_BATCH: Final = 16
+FILES_PER_BATCH: Final = 1000
+FILE_SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
+"""Spark's source of whole files; only their paths are used."""
 MAX_RECENT: Final = 1_000_000
 """Multicasts whose times are kept, for latencies."""
 
@@ -45,17 +57,25 @@ class WatchStatus:
     """Messages whose place in one order is certain."""
     lag: dict[int, int] = field(default_factory=dict)
     """process -> deliveries behind its group."""
-    verdict: Verdict = "holds"
-    """Of the order so far: violated is final, holds is not."""
-    story: list[str] = field(default_factory=list)
+    holes: dict[int, int] = field(default_factory=dict)
+    """process -> the first position that it lacks, although it has later ones."""
+    verdict: Verdict = "unknown"
+    """Of integrity and order (P1, P4, P5) in what was read so far: violated is final, the others are not."""
+    real_time: Verdict = "unknown"
+    """Of P9, which a watch cannot know: it forgets what it has merged. `amcast check` judges a run that is over."""
+    story: list[str] = field(default_factory=lambda: ["nothing was read so far"])
+    """The violation, or what is missing."""
 
 
 class RunWatcher:
-    """Collects the batches of both streams, which call it from threads of their own."""
+    """Collects the new files of all streams, which call it from threads of their own."""
 
-    def __init__(self, on_status: Callable[[WatchStatus], None]) -> None:
+    def __init__(self, run: str | None, on_status: Callable[[WatchStatus], None]) -> None:
         self.snapshot = WatchStatus()
         self.ended = threading.Event()
+        self.failure: UsageError | None = None
+        """Why the run cannot be judged: a file, a row, or two tables that contradict each other."""
+        self._run = run
         self._on_status = on_status
         self._order = IncrementalOrder()
         self._batches: list[tuple[Int64Array, Int64Array]] = []
@@ -66,34 +86,72 @@ class RunWatcher:
         """(message, at_ns) of deliveries whose multicast was not read yet."""
         self._lock = threading.Lock()
 
-    def add_multicasts(self, rows: DataFrame, _: int) -> None:
-        data = select_multicasts(rows).toArrow().combine_chunks()
-        if not data.num_rows:
+    def take_files(self, table: str, files: DataFrame) -> None:
+        """Reads new files of a table, through the reader that every check uses."""
+        if self.ended.is_set():
             return
+        paths = sorted(unquote(urlsplit(row.path).path) for row in files.select("path").collect())
+        try:
+            with ThreadPoolExecutor() as readers:
+                parts = list(readers.map(lambda path: self._read(table, path), paths))
+            data = pa.concat_tables([part for part in parts if part is not None] or [_EMPTY[table]]).combine_chunks()
+            if data.num_rows:
+                with self._lock:
+                    _TAKERS[table](self, data)
+        except UsageError as refusal:
+            self.failure = refusal
+            self.ended.set()
+
+    def _read(self, table: str, path: str) -> pa.Table | None:
+        batches = list(iterate_canonical(table, path, open_parquet(path)))
+        for batch in batches:
+            if self._run is not None:
+                refuse_other_runs(batch.column("run"), path, [self._run])
+        return pa.concat_tables(batches) if batches else None
+
+    def _add_multicasts(self, data: pa.Table) -> None:
+        self._order.add_multicasts(zip(*(data.column(c).to_pylist() for c in _MULTICASTS), strict=True))
         message, at = (to_int64(data.column(name).chunk(0)) for name in ("message", "at_ns"))
-        with self._lock:
-            self.snapshot.multicasts += message.size
-            self._batches.append((message, at))
-            while len(self._batches) > 1 and sum(ids.size for ids, _ in self._batches) > MAX_RECENT:
-                del self._batches[0]
-            message, at = (np.concatenate([batch[column] for batch in self._batches]) for column in (0, 1))
-            order = np.argsort(message, kind="stable")
-            self._sent = (message[order], at[order])
-            self._look_up(*self._unmatched)
+        self.snapshot.multicasts += message.size
+        self._batches.append((message, at))
+        while len(self._batches) > 1 and sum(ids.size for ids, _ in self._batches) > MAX_RECENT:
+            del self._batches[0]
+        message, at = (np.concatenate([batch[column] for batch in self._batches]) for column in (0, 1))
+        order = np.argsort(message, kind="stable")
+        self._sent = (message[order], at[order])
+        self._look_up(*self._unmatched)
+        self._order.judge()
+        self._update_verdict()
 
-    def add_deliveries(self, rows: DataFrame, _: int) -> None:
-        data = select_deliveries(rows).toArrow().combine_chunks()
-        if not data.num_rows:
-            return
-        names = ("process", "group", "position", "message", "at_ns")
-        process, group, position, message, at = (to_int64(data.column(name).chunk(0)) for name in names)
-        with self._lock:
-            self._order.absorb(process, group, position, message, *split_lists(data.column("destinations").chunk(0)))
-            self._measure(message, at, data)
-            self._judge()
-            self._on_status(self.snapshot)
+    def _add_deliveries(self, data: pa.Table) -> None:
+        columns = {name: data.column(name).to_pylist() for name in DeliveredRow._fields}
+        columns["destinations"] = [
+            groups if groups is None else tuple(sorted(set(groups))) for groups in columns["destinations"]
+        ]
+        self._order.add_deliveries(map(DeliveredRow, *columns.values()))
+        self._measure(to_int64(data.column("message").chunk(0)), to_int64(data.column("at_ns").chunk(0)), data)
+        self._update_verdict()
+        self._on_status(self.snapshot)
 
-    def _measure(self, message: Int64Array, at: Int64Array, data: Any) -> None:
+    def _add_notes(self, data: pa.Table) -> None:
+        notes = (data.column(name).to_pylist() for name in ("process", "name", "value"))
+        for process, name, value in zip(*notes, strict=True):
+            known = value is not None and isfinite(value)
+            if name == "trace-gap":
+                self._order.add_lost_rows(process, value if known else None)
+            elif name == "installed" and known:
+                self._order.add_snapshot(process, value)
+        self._order.judge()
+        self._update_verdict()
+
+    def _add_processes(self, data: pa.Table) -> None:
+        """The membership, which a run writes at its end."""
+        known = {process: member.group for process, member in self._order.members.items()}
+        for process, group in zip(data.column("process").to_pylist(), data.column("group").to_pylist(), strict=True):
+            if group is not None and known.get(process, group) != group:
+                raise contradiction_error("group", f"process {process}", known[process], group, "processes")
+
+    def _measure(self, message: Int64Array, at: Int64Array, data: pa.Table) -> None:
         now = self.snapshot
         now.deliveries += message.size
         span = int(at.max() - at.min())
@@ -118,14 +176,32 @@ class RunWatcher:
             median, tail = (int(value) for value in np.percentile(latency, (50, 99)))
             self.snapshot.latency_ns_p50, self.snapshot.latency_ns_p99 = median, tail
 
-    def _judge(self) -> None:
+    def finish(self) -> None:
+        """Judges what is left when the run is over and every file was read."""
+        with self._lock:
+            self._order.finish()
+            self._update_verdict()
+
+    def _update_verdict(self) -> None:
         now, order = self.snapshot, self._order
-        now.merged, now.lag = order.merged, order.lag()
+        now.merged, now.lag, now.holes = order.merged, order.lag(), order.holes()
+        now.verdict, now.story = "holds", []
         if order.story:
             now.verdict, now.story = "violated", order.story
             self.ended.set()
-        elif order.doubts:
-            now.verdict, now.story = "unknown", order.doubts
+        elif missing := [*order.doubts, *order.open_questions()]:
+            now.verdict, now.story = "unknown", missing
+
+
+_MULTICASTS: Final = ("message", "destinations", "at_ns")
+_EMPTY: Final = {table: arrow_schema(table).empty_table() for table in TABLES}
+_TAKERS: Final[dict[str, Callable[[RunWatcher, pa.Table], None]]] = {
+    "processes": RunWatcher._add_processes,
+    "multicasts": RunWatcher._add_multicasts,
+    "deliveries": RunWatcher._add_deliveries,
+    "notes": RunWatcher._add_notes,
+}
+"""The tables that a watch reads, and what it does with them."""
 
 
 def watch(
@@ -144,14 +220,28 @@ def watch(
         raise UsageError(f"{folder}: no such folder; expected the folder of a run that is going on")
     if not any((place / name).exists() for name in (META_FILE, UNFINISHED_META_FILE, *TABLES)):
         raise UsageError(f"{folder}: neither {META_FILE} nor a table; expected the folder of a run that is going on")
-    watcher = RunWatcher(on_status)
+    watcher = RunWatcher(_find_run(place), on_status)
     with (
         open_session(master) as spark,
         tempfile.TemporaryDirectory(prefix="amcast-watch-") as notes,
         _open_streams(spark, place, watcher, notes, every_seconds) as queries,
     ):
         _wait_for_end(place, watcher, queries, patience_seconds)
+    if watcher.failure is not None:
+        raise watcher.failure
     return watcher.snapshot
+
+
+def _find_run(folder: Path) -> str | None:
+    """The name of the run, from run.json or what stands for it during the run; None if neither says one."""
+    for name in (META_FILE, UNFINISHED_META_FILE):
+        try:
+            found = msgspec.json.decode((folder / name).read_bytes())
+        except (OSError, msgspec.DecodeError):
+            continue
+        if isinstance(found, dict) and isinstance(found.get("run"), str):
+            return str(found["run"])
+    return None
 
 
 @contextmanager
@@ -160,15 +250,18 @@ def _open_streams(
 ) -> Iterator[list[Any]]:
     queries: list[Any] = []
     try:
-        for table, take in (("multicasts", watcher.add_multicasts), ("deliveries", watcher.add_deliveries)):
+        for table in _TAKERS:
             (folder / table).mkdir(exist_ok=True)
-            rows = (
-                spark.readStream.schema(SCHEMAS[table])
+            files = (
+                spark.readStream.format("binaryFile")
+                .schema(FILE_SCHEMA)
+                .option("pathGlobFilter", "*.parquet")
                 .option("maxFilesPerTrigger", FILES_PER_BATCH)
-                .parquet(str(folder / table))
+                .load(str(folder / table))
+                .select("path")
             )
             queries.append(
-                rows.writeStream.foreachBatch(take)
+                files.writeStream.foreachBatch(partial(_take_batch, watcher, table))
                 .option("checkpointLocation", f"{notes}/{table}")
                 .trigger(processingTime=f"{round(1000 * every_seconds)} milliseconds")
                 .start()
@@ -177,6 +270,10 @@ def _open_streams(
     finally:
         for query in queries:
             query.stop()
+
+
+def _take_batch(watcher: RunWatcher, table: str, files: DataFrame, _: int) -> None:
+    watcher.take_files(table, files)
 
 
 def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patience_seconds: float | None) -> None:
@@ -199,4 +296,6 @@ def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patienc
         if (folder / META_FILE).exists():
             for query in queries:
                 query.processAllAvailable()
+            if watcher.failure is None:
+                watcher.finish()
             return

@@ -4,6 +4,7 @@ In the wide-area network of paper 001, section 7.1: where all links are alike, a
 one, and some protocols have no reason to let it wait.
 """
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,14 +24,18 @@ FREE = {
 """Protocols without the effect, and why."""
 CLOCKED = {"a-ng": {"kappa": 0}, "a-dt": {"kappa": 0}}
 """With kappa instances to spare, local messages need not wait for bundles."""
+LOCAL, MIXED = (1, 1), (1, 3)
+"""The smallest and the largest number of destinations."""
 
 
-def simulated(name: str, destinations: int | list[int], replicas: int) -> Recorder:
+@cache
+def simulated(name: str, destinations: tuple[int, int], replicas: int) -> Recorder:
+    """One run, which several tests look at."""
     prepared = planned(
         name,
         seed=3,
         topology={"replicas": replicas, "clients": 6, "environment": "srds-2"},
-        workload={"messages": 120, "destinations": destinations, "home": True},
+        workload={"messages": 120, "destinations": list(destinations), "home": True},
         options=CLOCKED.get(name, {}),
     )
     recorder = Recorder()
@@ -51,13 +56,13 @@ def convoys(recorder: Recorder) -> dict[tuple[Any, Any], float]:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_local_messages_alone_have_no_convoy(name: str, replicas: int) -> None:
-    recorder = simulated(name, 1, replicas)
+    recorder = simulated(name, LOCAL, replicas)
     assert convoys(recorder) == {}
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_convoy_of_local_messages_is_noted(name: str, replicas: int) -> None:
-    recorder = simulated(name, [1, 3], replicas)
+    recorder = simulated(name, MIXED, replicas)
     found = convoys(recorder)
     assert (not found) == (name in FREE), f"{len(found)} local deliveries of {name} waited"
     rows = {(row[0], row[3]): row for row in recorder.deliveries}
@@ -71,7 +76,7 @@ def test_convoy_of_local_messages_is_noted(name: str, replicas: int) -> None:
 def test_local_message_without_convoy_has_local_latency(name: str, replicas: int) -> None:
     if name == "multipaxos":
         pytest.skip("multipaxos: one group orders everything, so global messages are more work for local ones")
-    alone, mixed = simulated(name, 1, replicas), simulated(name, [1, 3], replicas)
+    alone, mixed = simulated(name, LOCAL, replicas), simulated(name, MIXED, replicas)
     # PrimCast's local messages also wait for the quorum clock, which global ones push ahead: no wait of their own.
     spare = 4 if name.startswith("primcast") else 1
     assert left(mixed) < 1.1 * left(alone) + spare * MILLISECOND
@@ -91,7 +96,7 @@ def left(recorder: Recorder) -> float:
 @pytest.mark.parametrize("stamped", ["skeen", "basecast", "fastcast", "a-ge"])
 def test_convoy_notes_agree_with_deliveries(stamped: str) -> None:
     """From the moment when a place was known to the last at which a global message got its own, or was delivered."""
-    recorder = simulated(stamped, [1, 3], 3)
+    recorder = simulated(stamped, MIXED, 3)
     cleared: dict[Any, list[int]] = {}
     for row in recorder.deliveries:
         if len(row[9]) > 1:  # type: ignore[arg-type]

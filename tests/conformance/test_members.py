@@ -124,3 +124,19 @@ def test_groups_of_one_member_grow() -> None:
         },
     }
     hold(prepare_run(parse_plan(values)))
+
+
+@pytest.mark.parametrize("protocol", ["primcast", "multipaxos"])
+def test_last_member_of_the_first_configuration_restarts(protocol: str) -> None:
+    """Both members that process 2 began with are gone: it is admitted by those that came since."""
+    moves = [{"add": 20}, {"remove": 0}, {"add": 21}, {"remove": 1}]
+    changes = [{"at_ns": (10 + 15 * at) * MS, "do": "change", "group": 0, **one} for at, one in enumerate(moves)]
+    crash = [{"at_ns": 120 * MS, "do": "crash", "process": 2}, {"at_ns": 130 * MS, "do": "recover", "process": 2}]
+    values = {
+        "protocol": protocol,
+        "topology": {"groups": 3, "replicas": 3, "clients": 3},
+        "workload": {"messages": 400, "outstanding": 1, "destinations": [1, 3]},
+        "faults": {"events": [*changes, *crash]},
+    }
+    simulation = hold(prepare_run(parse_plan(values)))
+    assert simulation.world.incarnations[2] == 1

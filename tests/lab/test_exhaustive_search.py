@@ -1,9 +1,13 @@
 """How far an exhaustive search came is said, whatever ended it."""
 
-from amcast.lab.exhaustive_search import list_patterns, search_patterns
+import pytest
+
+from amcast.lab.exhaustive_search import SearchResult, list_audits, list_patterns, search_patterns
 from amcast.lab.runs import PreparedRun, prepare_run
+from amcast.parts.node.real_time_order import RealTimeOrder
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers.scope import Budget
+from tests.mutants.test_real_time import answer_when_every_destination_has_delivered
 
 
 def small(messages: int) -> PreparedRun:
@@ -36,3 +40,46 @@ def test_interrupted_search_returns_what_it_explored() -> None:
     assert (found.exhausted, found.patterns, found.chosen) == (1, 1, 3)
     assert found.verdict == "unknown"
     assert found.limits == ["interrupted; 2 of 3 patterns were not seen"]
+
+
+AUDIT = ((0,), (1,), (0, 1))
+"""The auditor reads group 0, then group 1; somebody moves money from one to the other."""
+CHAIN = ((0,), (2,), (0, 1), (1, 2))
+
+
+def audited(protocol: str, order: str, pattern: tuple[tuple[int, ...], ...]) -> SearchResult:
+    groups = len({group for destinations in pattern for group in destinations})
+    sizes = {"groups": groups, "replicas": 1, "clients": len(pattern) - 1}
+    settings = {"protocol": protocol, "topology": sizes, "nodes": True, "heartbeats": False, "order": order}
+    return search_patterns(prepare_run(parse_plan(settings)), [pattern], Budget(), 20_000, audits=True)
+
+
+@pytest.mark.parametrize("protocol", ["flexcast", "primcast"])
+def test_auditor_is_contradicted_in_the_acyclic_setting(protocol: str) -> None:
+    found = audited(protocol, "acyclic", AUDIT)
+    assert found.counterexample is not None
+    assert "client 2 had the answer to 2000000000 before it multicast 2000000001" in found.counterexample.story
+
+
+@pytest.mark.parametrize(
+    ("protocol", "pattern"),
+    [("flexcast", AUDIT), ("primcast", AUDIT), ("skeen", AUDIT), ("skeen", (*AUDIT, (0,))), ("flexcast", CHAIN)],
+)
+def test_no_interleaving_contradicts_an_auditor_in_the_real_time_setting(
+    protocol: str, pattern: tuple[tuple[int, ...], ...]
+) -> None:
+    found = audited(protocol, "real-time", pattern)
+    assert found.counterexample is None, found.counterexample
+    assert found.exhausted == 1
+
+
+def test_chain_over_three_groups_contradicts_the_obvious_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RealTimeOrder, "_advance", answer_when_every_destination_has_delivered)
+    found = audited("flexcast", "real-time", CHAIN)
+    assert found.counterexample is not None
+    assert found.counterexample.story.startswith("4 messages precede each other in a cycle")
+
+
+def test_audits_are_listed_in_the_order_of_their_messages() -> None:
+    assert len(list(list_audits((0, 1), 3))) == 27
+    assert AUDIT in list(list_audits((0, 1), 3))

@@ -12,12 +12,16 @@ from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.job import MeasureResult, prepare_folder, write_run_tables
 from amcast.trace.run import read_run
 from amcast.trace.run_folder import FolderRecorder
-from tests.mutants.planted import MUTANTS, healthy, make_trace
+from tests.mutants.planted import MUTANTS, Trace, healthy, make_trace
 
 
 def written(folder: Path, name: str) -> None:
     """A planted trace as a run folder."""
     trace = healthy() if name == "healthy" else make_trace(next(case for case in MUTANTS if case.name == name))
+    record(trace, folder, name)
+
+
+def record(trace: Trace, folder: Path, name: str) -> None:
     recorded = trace.recorder()
     with FolderRecorder(folder, trace.meta(name), latest=False) as files:
         for table in ("processes", "multicasts", "deliveries", "packets", "notes"):
@@ -66,6 +70,35 @@ def test_correct_run_shows_its_slowest_message(tmp_path: Path) -> None:
     assert "the slowest" in summary.spacetime_caption
     assert "P1" in page
     assert "Percentiles are exact" in page
+
+
+def test_scene_is_the_message_that_a_crash_met(tmp_path: Path) -> None:
+    """A replica that was down delivers much later, which says nothing about the message."""
+    trace = Trace({0: [0, 1]}, [6])
+    trace.multicast(6_000_000_000, 0, sender=6)
+    trace.multicast(6_000_000_001, 0, sender=6)
+    trace.sequences = {
+        0: [(0, 6_000_000_000, 1_000), (1, 6_000_000_001, 5_010)],
+        1: [(0, 6_000_000_000, 80_000_000), (1, 6_000_000_001, 80_000_001)],
+    }
+    trace.notes = [(1, "fault-crash", None, None)]
+    record(trace, tmp_path / "run", "struck")
+    _, caption = account.draw_scene(tmp_path / "run", None, (), "struck")
+    assert caption.startswith("struck: message 6000000001, which waited longest of those that a crash met: 0.005 ms")
+
+
+def test_properties_that_are_not_claimed_are_not_called_violated(tmp_path: Path) -> None:
+    trace = Trace({0: [0]}, [6])
+    trace.multicast(6_000_000_000, 0, sender=6)
+    trace.multicast(6_000_000_001, 0, sender=6)
+    trace.deliver(0, 6_000_000_001, 6_000_000_000)
+    trace.claims.update(fifo=False, genuine="no")
+    record(trace, tmp_path / "run", "out of order")
+    assert judge(read_run(tmp_path / "run")).properties["P7"].verdict == "violated"
+    summary, page = reported(tmp_path / "run", tmp_path / "out")
+    assert summary.verdict == "holds"
+    assert '<span class="soft">not claimed</span>' in page
+    assert '<b class="violated">' not in page
 
 
 def test_violated_cell_shows_its_witness_not_its_slowest_message(tmp_path: Path) -> None:

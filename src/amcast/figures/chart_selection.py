@@ -21,6 +21,7 @@ from amcast.figures.measured_settings import (
     short_name,
     sort_value,
 )
+from amcast.figures.style import SERIES
 from amcast.figures.tables import PageTable, build_tables
 
 FACETS: Final = 4
@@ -219,7 +220,7 @@ class ChartSelector:
                 middle = [((row["from_ns"] + row["to_ns"]) / 2 - zero) / 1e9 for row in own]
                 steady = [row for row in own if row["steady"]]
                 bands = [((steady[0]["from_ns"] - zero) / 1e9, (steady[-1]["to_ns"] - zero) / 1e9)] if steady else []
-                title = protocol if run["seed"] is None else f"{protocol}, seed {run['seed']}"
+                title = self._measured.name_run(run)
                 lines = [
                     Curve("multicast", middle, [row["multicasts_per_s"] for row in own]),
                     Curve("completed", middle, [row["completions_per_s"] for row in own]),
@@ -236,17 +237,26 @@ class ChartSelector:
 
     def add_bodies(self) -> None:
         found = self._measured.average_runs("bodies", ("body",), "packets_per_multicast", lambda row: True)
-        kinds = sorted({body for _, body in found})
+        totals: dict[str, float] = {}
+        for (_, body), value in found.items():
+            totals[body] = totals.get(body, 0.0) + value
+        order = sorted(totals, key=lambda body: (-totals[body], body))
+        # Every kind has a colour of its own, the last one is that of the others.
+        kinds = order if len(order) <= len(SERIES) else order[: len(SERIES) - 1]
+        others = order[len(kinds) :]
         lines = []
         for setting in self._settings[:LINES]:
             values = [found.get((setting.row["setting"], body), 0.0) for body in kinds]
+            rest = sum(found.get((setting.row["setting"], body), 0.0) for body in others)
             if any(values):
-                lines.append((self._measured.label(setting), values))
+                lines.append((self._measured.label(setting), [*values, rest] if others else values))
+        if others:
+            kinds = [*kinds, f"{len(others)} rarer kinds"]
         if lines:
             frame = ChartFrame(
                 "packets",
                 "Packets per multicast",
-                "By the kind of their body; what a process sends to itself is counted.",
+                "By the kind of their body; what a process sends to itself is counted. bodies.csv has all kinds.",
                 Axis("packets per multicast", zero=True),
             )
             self.content.charts.append(charts.draw_bars(frame, kinds, lines))

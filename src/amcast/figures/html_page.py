@@ -198,6 +198,8 @@ def _render_cell(cell: Any) -> str:
     text = "" if cell is None else str(cell)
     if text in ("holds", "ok", "violated", "unknown", "error", "crash", "timeout"):
         return f'<b class="{text}">{text}</b>'
+    if text == "not claimed":
+        return f'<span class="soft">{text}</span>'
     return escape(text)
 
 
@@ -229,6 +231,7 @@ border-left:5px solid var(--tone);background:color-mix(in srgb,var(--tone) 10%,v
 .verdict strong{font-size:1.35rem;color:var(--tone)}
 .verdict.holds{--tone:#0c7a4e}.verdict.violated{--tone:#c02626}
 b.holds,b.ok{color:#0c7a4e}b.violated,b.crash{color:#c02626}b.unknown,b.error,b.timeout{color:#8a6d00}
+.soft{color:var(--soft)}
 .story{margin:.7rem 0 0;overflow-wrap:anywhere}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.2rem,1fr));margin:1.6rem 0 0;
 border:1px solid var(--grid);border-radius:8px;overflow:hidden}

@@ -64,6 +64,18 @@ class MeasuredSettings:
         fields = [path for path in [*self.free_fields, self.load] if path]
         return " ".join(part for part in (setting.protocol, describe_fields(setting, fields)) if part)
 
+    def name_run(self, row: Row) -> str:
+        """A run in a few words: its protocol, and its seed if it has one."""
+        protocol = str(row["protocol"] or "run")
+        return protocol if row["seed"] is None else f"{protocol}, seed {row['seed']}"
+
+    def find_starts(self) -> dict[str, int]:
+        """By run: when its first multicast happened. A live run counts from 1970, a simulated one from 0."""
+        starts: dict[str, int] = {}
+        for row in self.tables.get("throughput", ()):
+            starts[row["run"]] = min(row["from_ns"], starts.get(row["run"], row["from_ns"]))
+        return starts
+
     def average_runs(
         self, table: str, keys: Sequence[str], value: str, where: Callable[[Row], bool]
     ) -> dict[tuple[Any, ...], float]:

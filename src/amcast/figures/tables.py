@@ -151,11 +151,12 @@ def tabulate_paths(measured: MeasuredSettings) -> PageTable | None:
 
 
 def tabulate_recovery(measured: MeasuredSettings) -> PageTable | None:
-    run_names = {row["run"]: f"{row['protocol'] or 'run'}, seed {row['seed']}" for row in measured.tables["summary"]}
+    run_names = {row["run"]: measured.name_run(row) for row in measured.tables["summary"]}
+    starts = measured.find_starts()
     rows = [
         (
             run_names[row["run"]],
-            f"{row['fault_ns'] / 1e9:.3f}",
+            f"{(row['fault_ns'] - starts.get(row['run'], 0)) / 1e9:.3f}",
             row["fault"],
             row["process"],
             row["group"],
@@ -166,7 +167,13 @@ def tabulate_recovery(measured: MeasuredSettings) -> PageTable | None:
         for row in measured.tables.get("recovery", ())
     ]
     headings = ("run", "at s", "fault", "process", "group", "next delivery ms", "new message ms", "longest silence ms")
-    return _build_table("Around faults", headings, rows, "recovery.csv", "Counted from the fault, for every group.")
+    return _build_table(
+        "Around faults",
+        headings,
+        rows,
+        "recovery.csv",
+        "Counted from the fault, for every group; the time of the fault counts from the first multicast.",
+    )
 
 
 def _build_table(

@@ -2,19 +2,29 @@
 
 The order that is checked does not depend on the names of messages, so patterns that differ only in the order of
 messages are one.
+
+Real-time order (P9) is judged with an auditor: one client multicasts two messages, the second when the first is
+answered. A cycle of P9 has one edge of time (docs/MODEL.md), and that is the order of these two: it is checked as the
+order of one more group.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, combinations_with_replacement
+from itertools import combinations, combinations_with_replacement, product
+from typing import Final
 
 from amcast.check.incremental import check_chains
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId, sender_of
+from amcast.kernel.message import State
 from amcast.lab.runs import PreparedRun
+from amcast.parts.client.messages import ClientSessionState
 from amcast.simulation.schedulers.explore import explore
 from amcast.simulation.schedulers.scope import Budget, Counterexample, Scope, Verdict
 
 Pattern = tuple[tuple[GroupId, ...], ...]
+AUDIT: Final = -1
+"""The number of the group that stands for an auditor."""
 
 
 @dataclass
@@ -61,6 +71,13 @@ def list_patterns(groups: Sequence[GroupId], messages: int) -> Iterator[Pattern]
     yield from combinations_with_replacement(sets, messages)
 
 
+def list_audits(groups: Sequence[GroupId], messages: int) -> Iterator[Pattern]:
+    """All ways to address the two messages of an auditor, in their order, and those of others."""
+    sets = [subset for size in range(1, len(groups) + 1) for subset in combinations(groups, size)]
+    for others in combinations_with_replacement(sets, messages - 2):
+        yield from ((*pair, *others) for pair in product(sets, repeat=2))
+
+
 def search_patterns(
     prepared: PreparedRun,
     chosen: Sequence[Pattern],
@@ -69,9 +86,11 @@ def search_patterns(
     reduced: bool = True,
     progress: Callable[[int], None] = lambda states: None,
     most_each: int | None = None,
+    audits: bool = False,
 ) -> SearchResult:
     """Explores patterns until one fails, all are explored, or the user interrupts. `max_states` limits all of them
-    together; `most_each`, if given, each one: a larger pattern is abandoned for the next."""
+    together; `most_each`, if given, each one: a larger pattern is abandoned for the next. With `audits` the first two
+    messages of a pattern are an auditor's, and P9 is judged."""
     result = SearchResult(chosen=len(chosen), goals=dict.fromkeys(prepared.spec.goals, False))
     for pattern in chosen:
         left = max_states - result.states
@@ -79,7 +98,7 @@ def search_patterns(
             more = len(chosen) - result.patterns
             result.limits.append(f"{max_states} states were seen; {more} of {len(chosen)} patterns were not begun")
             break
-        scope = _scope(prepared, pattern, budget, min(left, most_each or left), reduced)
+        scope = _scope(prepared, pattern, budget, min(left, most_each or left), reduced, audits)
         before = result.states
         try:
             found = explore(scope, lambda states, waiting, before=before: progress(before + states))  # type: ignore[misc]
@@ -107,20 +126,26 @@ def search_patterns(
     return result
 
 
-def _scope(prepared: PreparedRun, pattern: Pattern, budget: Budget, max_states: int, reduced: bool) -> Scope:
-    """The scope of one pattern: each message has a client of its own, so that no order of sending is left out."""
+def _scope(
+    prepared: PreparedRun, pattern: Pattern, budget: Budget, max_states: int, reduced: bool, audits: bool
+) -> Scope:
+    """The scope of one pattern: each message has a client of its own, so that no order of sending is left out; but for
+    those of an auditor."""
     topology = prepared.topology
     groups = {process: topology.group_of(process) for process in topology.servers}
+    senders = (topology.clients[0], *topology.clients) if audits else topology.clients
 
     def always(
         history: Mapping[ProcessId, Sequence[MessageId]], destinations: Mapping[MessageId, tuple[GroupId, ...]]
     ) -> str | None:
+        if audits:
+            return _check_audit(history, destinations, groups, senders[0])
         return check_chains(history, destinations, groups)
 
     return Scope(
         topology=topology,
         make=prepared.make,
-        messages=tuple(zip(topology.clients, pattern, strict=False)),
+        messages=tuple(zip(senders, pattern, strict=False)),
         always=always,
         claims=prepared.spec.claims,
         links=prepared.network.links,
@@ -128,8 +153,33 @@ def _scope(prepared: PreparedRun, pattern: Pattern, budget: Budget, max_states: 
         goals=prepared.spec.goals,
         max_states=max_states,
         reduced=reduced,
+        is_answered=_is_answered if audits else None,
         monitoring=prepared.monitoring,
     )
+
+
+def _is_answered(state: State, message: MessageId) -> bool:
+    assert isinstance(state, ClientSessionState), "only clients of nodes get answers"
+    return all(pending.id != message for pending, _, _ in state.pending)
+
+
+def _check_audit(
+    history: Mapping[ProcessId, Sequence[MessageId]],
+    destinations: Mapping[MessageId, tuple[GroupId, ...]],
+    groups: Mapping[ProcessId, GroupId | None],
+    auditor: ProcessId,
+) -> str | None:
+    """Checks order, and what the auditor sent one after the other as the order of one more group."""
+    sent = sorted(message for message in destinations if sender_of(message) == auditor)
+    story = check_chains(
+        {**history, auditor: sent},
+        {message: (*known, AUDIT) if message in sent else known for message, known in destinations.items()},
+        {**groups, auditor: AUDIT},
+    )
+    if story is None:
+        return None
+    pattern = rf"process {auditor} delivered (\d+) at position 0, before (\d+) at position 1"
+    return re.sub(pattern, rf"client {auditor} had the answer to \1 before it multicast \2", story)
 
 
 def _shown(pattern: Pattern) -> str:

@@ -37,7 +37,7 @@ from amcast.cluster import connect, local_cluster
 from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
-from amcast.live.config.cluster import Cluster, TraceMode, read_cluster
+from amcast.live.config.cluster import Cluster, Order, TraceMode, read_cluster
 from amcast.live.load.load_generator import DeliveredPrefix, LoadGenerator, Window, read_delivered
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.rpc.client import RpcClient
@@ -71,6 +71,7 @@ class BenchmarkPlan(Config, frozen=True):
     trace: TraceMode = "off"
     rate: float | None = None
     """Messages per second that each connection offers; None: a closed loop."""
+    order: Order = "acyclic"
 
     def __post_init__(self) -> None:
         for name in ("groups", "replicas", "connections", "outstanding"):
@@ -146,6 +147,7 @@ def _write_cluster(plan: BenchmarkPlan, folder: Path) -> Cluster:
             {f"g{number}": plan.replicas for number in range(plan.groups)},
             protocol=plan.protocol,
             durability=plan.durability,
+            order=plan.order,
             trace={"mode": plan.trace, "folder": "trace", "run": "bench"},
             limits={"recent_bytes": RECENT_BYTES},
         )
@@ -172,6 +174,7 @@ class _Filed(FolderRecorder):
             latest=False,
         )
         self.kept: list[Any] = []
+        self.kept_answers: list[Any] = []
 
     def record_multicast(
         self, message: Any, at_ns: int, session: int | None = None, sequence: int | None = None
@@ -180,6 +183,10 @@ class _Filed(FolderRecorder):
         self.kept.append(
             (message.id, message.sender, message.destinations, at_ns, len(message.payload), session, sequence)
         )
+
+    def record_answer(self, message: int, at_ns: int) -> None:
+        super().record_answer(message, at_ns)
+        self.kept_answers.append((message, at_ns))
 
 
 def _make_recorder(plan: BenchmarkPlan, cluster: Cluster) -> Recorder:
@@ -225,6 +232,8 @@ def _judge_run(
     topology = cluster.topology
     facts = _Memory()
     facts.multicasts = recorder.kept if isinstance(recorder, _Filed) else recorder.multicasts
+    facts.answers = recorder.kept_answers if isinstance(recorder, _Filed) else recorder.answers
+    facts.has_answers = True
     for client in range(FIRST_CLIENT, FIRST_CLIENT + plan.connections):
         facts.record_process(client, None)
     by_then = time.time_ns()

@@ -1,6 +1,7 @@
 """The summary of a report: the verdict and its story, the runs, and a space-time diagram of one scene.
 
-The scene is the violation, if there is one; else the message that took longest.
+The scene is the violation, if there is one; else the message that was open for longest when a fault happened; else the
+message that took longest.
 """
 
 import json
@@ -16,16 +17,26 @@ from amcast.pipeline.sweep.grid import describe_fields
 from amcast.trace.meta import read_metas
 from amcast.trace.run import Run, read_run
 from amcast.trace.spacetime_diagram import draw_spacetime
-from amcast.trace.view import Selection
+from amcast.trace.view import Selection, find_origin
 
 SCENE_ROWS: Final = 2_000_000
 """Most deliveries of a run with a scene: all of them are read in one process."""
 SCENE_ARROWS: Final = 120
+SCENE_MARGIN: Final = 0.15
+"""How much time the scene shows behind its last event, as a part of what it shows before."""
+NOT_CLAIMED: Final = "not claimed"
 METHOD: Final = {
     "exact": "Percentiles are exact, by the nearest rank.",
     "sketch": "Percentiles come from a sketch: each is within 0.5 % of the exact one.",
     "cells": "The numbers are those that the cells of the sweep measured themselves; percentiles are exact.",
 }
+
+CHECKED_TEXTS: Final = {
+    "about_none": "packets about no message",
+    "concerned": "processes that some message concerns",
+    "violated": "violations",
+}
+"""What the counts of the checker mean, where its names do not say it."""
 
 Row = Mapping[str, Any]
 
@@ -182,13 +193,15 @@ def _properties(report: Row) -> PageTable:
         (
             name,
             p["name"],
-            p["verdict"],
-            "" if p["claimed"] else "not claimed",
-            ", ".join(f"{count} {what}" for what, count in p["checked"].items()),
+            p["verdict"] if p["claimed"] else NOT_CLAIMED,
+            ", ".join(f"{count:,} {CHECKED_TEXTS.get(what, what)}" for what, count in p["checked"].items()),
         )
         for name, p in report["properties"].items()
     ]
-    return PageTable("Verdicts", ("", "property", "verdict", "", "checked"), tuple(rows), "")
+    note = ""
+    if any(not p["claimed"] for p in report["properties"].values()):
+        note = "Properties that are not claimed do not count; `amcast check` says whether this run has them."
+    return PageTable("Verdicts", ("", "property", "verdict", "checked"), tuple(rows), "", note)
 
 
 def _verdicts(reports: Sequence[Row]) -> PageTable:
@@ -199,7 +212,7 @@ def _verdicts(reports: Sequence[Row]) -> PageTable:
             report["run"],
             report["protocol"] or "",
             report["verdict"],
-            *(report["properties"][name]["verdict"] for name in names),
+            *(p["verdict"] if p["claimed"] else NOT_CLAIMED for p in (report["properties"][name] for name in names)),
         )
         for report in sorted(reports, key=lambda report: order[report["verdict"]])
     ]
@@ -262,32 +275,58 @@ def _messages(properties: Row) -> set[int]:
 
 
 def draw_scene(folder: Path, name: str | None, suspects: Sequence[int], called: str) -> tuple[str, str]:
-    """Draws the time around some messages, or around the slowest one; returns the diagram and its caption."""
+    """Draws the time around some messages, or around one that is worth a look; returns the diagram and its caption."""
     if len(read_metas(folder)) > 1 and name is None:
         raise UsageError(f"{folder}: holds several runs; expected the name of one")
     run = read_run(folder, name)
-    sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
-    if not sent or len(run.deliveries["message"]) > SCENE_ROWS:
+    if not run.multicasts["message"] or len(run.deliveries["message"]) > SCENE_ROWS:
         return "", ""
-    known = [message for message in suspects if message in sent][:4]
-    ends: dict[int, int] = {}
-    for message, at in zip(run.deliveries["message"], run.deliveries["at_ns"], strict=True):
-        if message in sent:
-            ends[message] = max(ends.get(message, 0), at)
+    sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
+    ends = _find_ends(run, sent)
     if not ends:
         return "", ""
+    known = [message for message in suspects if message in sent][:4]
     slowest = max(sorted(ends), key=lambda message: ends[message] - sent[message])
-    shown = known or [slowest]
+    struck = None if known else _find_struck(run, sent, ends)
+    shown = known or [slowest if struck is None else struck]
     begin, end = min(sent[m] for m in shown), max(ends.get(m) or sent[m] for m in shown)
-    selection = Selection(since_ns=begin, until_ns=end)
-    around = "everything between its multicast and its last delivery"
+    end += round((end - begin) * SCENE_MARGIN)
+    origin = find_origin(run)
+    selection = Selection(since_ns=begin, until_ns=end, origin_ns=origin)
+    around = "everything from its multicast to its first delivery in every destination"
     if _arrows(run, begin, end) > SCENE_ARROWS:
-        selection = Selection(message=shown[0])
-        around = "what is about it"
+        selection = Selection(message=shown[0], since_ns=begin, until_ns=end, origin_ns=origin)
+        around = "what is about it, from its multicast to its first delivery in every destination"
     drawing = draw_spacetime(run, selection, arrows=SCENE_ARROWS)
     took = f"{(ends.get(shown[0], sent[shown[0]]) - sent[shown[0]]) / 1e6:.3f} ms"
-    what = f"the violation, with message {shown[0]}" if known else f"message {slowest}, the slowest: {took}"
+    if known:
+        what = f"the violation, with message {shown[0]}"
+    elif struck is not None:
+        what = f"message {struck}, which waited longest of those that a crash met: {took}"
+    else:
+        what = f"message {slowest}, the slowest: {took}"
     return drawing, f"{called}: {what}; {around}."
+
+
+def _find_ends(run: Run, sent: Mapping[int, int]) -> dict[int, int]:
+    """By message: when the last of its destinations had its first delivery. Replicas that were down catch up later."""
+    groups = dict(zip(run.processes["process"], run.processes["group"], strict=True))
+    first: dict[int, dict[int | None, int]] = {}
+    columns = (run.deliveries[column] for column in ("process", "message", "at_ns"))
+    for process, message, at in zip(*columns, strict=True):
+        if message in sent:
+            by_group = first.setdefault(message, {})
+            group = groups.get(process)
+            by_group[group] = min(at, by_group.get(group, at))
+    return {message: max(by_group.values()) for message, by_group in first.items()}
+
+
+def _find_struck(run: Run, sent: Mapping[int, int], ends: Mapping[int, int]) -> int | None:
+    """The message that was open for longest of those that were when a process crashed."""
+    notes = zip(run.notes["name"], run.notes["at_ns"], strict=True)
+    crashes = [at for name, at in notes if name == "fault-crash"]
+    struck = [m for m in sorted(ends) if any(sent[m] <= at <= ends[m] for at in crashes)]
+    return max(struck, key=lambda message: ends[message] - sent[message], default=None)
 
 
 def _arrows(run: Run, begin: int, end: int) -> int:

@@ -4,7 +4,7 @@ The simulator imports no protocol and no checker; this module passes them in. Co
 their runs here, so that a plan means the same everywhere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +15,11 @@ from amcast.check.judge import Report, judge
 from amcast.check.verdict import Verdict
 from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import change_topology
-from amcast.kernel.spec import Claims, Spec, all_correct, majorities_survive
+from amcast.kernel.spec import Spec, all_correct, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.simulation.inputs.environments import find_environment
@@ -28,6 +28,7 @@ from amcast.simulation.inputs.load import Draw
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.inputs.plan import Plan, describe_plan, scale_ns
 from amcast.simulation.monitors.monitors import Monitoring
+from amcast.simulation.schedulers.feedback import AbstractState, Lineage, StateRecorder
 from amcast.simulation.schedulers.fuzz import FuzzCase, Fuzzer, FuzzOutcome
 from amcast.simulation.simulate import RunSummary, Simulation, SimulationSetup
 from amcast.simulation.world.actions import Change
@@ -35,7 +36,6 @@ from amcast.simulation.world.world import NodeBodies, World
 from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run, read_run
-from amcast.trace.run_folder import FolderRecorder
 from amcast.workloads.base import MAX_OUTSTANDING, Workload
 from amcast.workloads.catalogue import build_workload
 
@@ -70,6 +70,8 @@ class PreparedRun:
             heartbeats=self.plan.heartbeats,
             gateway_options=self.plan.gateway,
             membership_options=self.plan.membership,
+            order=self.plan.order,
+            order_options=self.plan.order_options,
         )
 
     @property
@@ -81,16 +83,21 @@ class PreparedRun:
     @cached_property
     def monitoring(self) -> Monitoring | None:
         """The invariants of the protocol, for searches; None if its Spec states none."""
-        state = self.spec.statements
-        return (
-            None if state is None else Monitoring(state(self.topology, self.config), self.make, self.spec.claims.ranked)
-        )
+        table = self.assembly.make_statements(self.list_configurations())
+        if table is None:
+            return None
+        return Monitoring(table, self.make, self.spec.claims.ranked, discards=bool(self.changes))
+
+    def list_configurations(self) -> list[Topology]:
+        """The topologies of all configurations of the run, in order."""
+        topologies = [self.topology]
+        for change in self.changes:
+            topologies.append(change_topology(topologies[-1], change.group, change.add, change.remove))
+        return topologies
 
     def initial_topology(self, process: ProcessId) -> Topology:
         """The topology that a process begins with: of a process that joins, the first one with it as a member."""
-        topology = self.topology
-        for change in self.changes:
-            topology = change_topology(topology, change.group, change.add, change.remove)
+        for change, topology in zip(self.changes, self.list_configurations()[1:], strict=True):
             if change.add == process:
                 return topology
         return self.topology
@@ -144,6 +151,7 @@ class PreparedRun:
             messages=plan.messages,
             outstanding=self.outstanding,
             replies=self.nodes,
+            demands_answers=self.plan.order == "real-time",
             faults=plan.faults,
             kinds=self.kinds,
             until_ns=plan.until_ns,
@@ -165,6 +173,7 @@ class PreparedRun:
             messages=self.plan.messages,
             outstanding=self.outstanding,
             replies=self.nodes,
+            demands_answers=self.plan.order == "real-time",
             links=self.network.links,
             wire_bodies=self.wire_bodies(),
             senders=self.senders,
@@ -190,8 +199,19 @@ class PreparedRun:
             workload=self.plan.workload,
             faults={"profile": self.plan.faults.profile, "kinds": sorted(self.kinds)},
             versions=collect_versions(),
-            claims=RunClaims(genuine=claims.genuine, fifo=claims.fifo, exactly_once=claims.exactly_once),
+            claims=RunClaims(
+                genuine=claims.genuine,
+                fifo=claims.fifo,
+                exactly_once=claims.exactly_once,
+                real_time=claims.real_time or self.plan.order == "real-time",
+            ),
         )
+
+    def claims_real_time(self, notes: Mapping[str, int]) -> bool:
+        """Whether a run that made these notes must be in real-time order."""
+        claims = self.spec.claims
+        has_promise = claims.real_time or self.plan.order == "real-time"
+        return has_promise and not (claims.removes_groups and notes.get("removed", 0))
 
 
 def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
@@ -221,20 +241,21 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     _check_links(spec, network)
     if plan.gateways and not spec.open_bundle:
         raise UsageError(f"gateways = true; protocol {spec.name} does not open bundles")
-    nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults
-    kinds = parse_profile(plan.faults.profile, _add_folder_faults(spec.claims, nodes), spec.name)
+    is_real_time = plan.order == "real-time"
+    if is_real_time and plan.nodes is False:
+        raise UsageError('order = "real-time", and nodes = false; it is an order of answers, and only nodes answer')
+    nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults or is_real_time
+    kinds = parse_profile(plan.faults.profile, spec.claims.for_nodes() if nodes else spec.claims, spec.name)
     prepared = PreparedRun(plan, spec, config, topology, network, kinds, nodes)
+    reconfiguration = prepared.assembly.reconfiguration
+    if reconfiguration is not None and len(changes) > reconfiguration.max_old_instances:
+        raise UsageError(
+            f"membership.max_old_instances = {reconfiguration.max_old_instances}, and {len(changes)} changes; expected"
+            " at least as many: a group that is down during more changes never finishes its old configurations"
+        )
     prepared.make_draw(plan.seed)(topology.clients[0])
     prepared.make(topology.servers[0])  # rejects options that do not fit the topology
     return prepared
-
-
-def _add_folder_faults(claims: Claims, nodes: bool) -> Claims:
-    """The claims of a run whose nodes have data folders: they notice a spoilt folder, if the protocol readmits members
-    that lost their records."""
-    if not nodes or "amnesia" not in claims.faults:
-        return claims
-    return replace(claims, faults=claims.faults | {"emptied", "rollback"})
 
 
 def add_operator(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:
@@ -293,9 +314,11 @@ def record_run(
     progress: Callable[[int, int], None] | None = None,
 ) -> RecordedRun:
     """Simulates a plan into a run folder, reads it back and judges it."""
+    from amcast.trace.run_folder import FolderRecorder
+
     with FolderRecorder(folder, prepared.make_meta(folder.name), packets=packets) as recorder:
         summary = Simulation(prepared.make_setup(), recorder).run(progress)
-        recorder.close(complete=summary.complete)
+        recorder.close(complete=summary.complete, real_time=prepared.claims_real_time(summary.notes))
     run = read_run(folder)
     return RecordedRun(folder, summary, judge(run), run)
 
@@ -309,13 +332,27 @@ def make_judge(prepared: PreparedRun, seed: int) -> Callable[[World, Recorder, b
             recorder.record_process(
                 process, topology.group_of(process), topology.region(process), world.down.get(process)
             )
-        meta = prepared.make_meta(f"seed-{seed}").with_claims(complete=complete)
+        for message, at_ns in list_closings(world):
+            recorder.record_answer(message, at_ns)
+        real_time = prepared.claims_real_time(world.note_counts)
+        meta = prepared.make_meta(f"seed-{seed}").with_claims(complete=complete, real_time=real_time)
         report = judge(Run.from_recorder(recorder, meta))
         if report.verdict != "violated":
             return None
         return describe_violation(report)
 
     return verdict
+
+
+def list_closings(world: World) -> Iterator[tuple[MessageId, int]]:
+    """The messages that some node stated to be closed, and when it was first stated. It must be as true as an answer:
+    readers may act on it."""
+    for group, closings in world.closings.items():
+        longest = max((world.history[member] for member in world.topology.members(group)), key=len)
+        begin = 0
+        for position, at_ns in closings:
+            yield from ((message, at_ns) for message in longest[begin:position])
+            begin = position
 
 
 def describe_violation(report: Report) -> str:
@@ -328,8 +365,20 @@ def describe_violation(report: Report) -> str:
 
 def fuzz_seed(prepared: PreparedRun, seed: int) -> FuzzOutcome:
     """Fuzzes one seed: draws everything, checks safety, demands liveness."""
+    return _fuzz(prepared, Fuzzer(prepared.make_case(), seed, Recorder()))
+
+
+def fuzz_lineage(prepared: PreparedRun, lineage: Lineage) -> tuple[FuzzOutcome, dict[AbstractState, int]]:
+    """Fuzzes one seed that is drawn anew at some steps; returns the abstract states that it reached, too."""
+    recorder = StateRecorder(prepared.whole_topology)
+    fuzzer = Fuzzer(prepared.make_case(), lineage.seed, recorder, lineage.turns)
+    recorder.world = fuzzer.world
+    return _fuzz(prepared, fuzzer), recorder.states
+
+
+def _fuzz(prepared: PreparedRun, fuzzer: Fuzzer) -> FuzzOutcome:
     try:
-        return Fuzzer(prepared.make_case(), seed, Recorder()).run(make_judge(prepared, seed))
+        return fuzzer.run(make_judge(prepared, fuzzer.seed))
     except Exception as error:  # of the simulator or a judge; one of a process is an outcome
-        error.add_note(f"while fuzzing seed {seed} of {prepared.spec.name}")
+        error.add_note(f"while fuzzing seed {fuzzer.seed} of {prepared.spec.name}")
         raise

@@ -11,7 +11,7 @@ def make_rows(*payloads: str, first: int = 0, chain: bytes = EMPTY) -> list[Row]
     rows = []
     for position, payload in enumerate(payloads, first):
         message = 100 + int(payload[1:])
-        chain = chain_delivery(chain, Delivery(message, 0, position, 7, (0,), payload.encode()))
+        chain = chain_delivery(chain, Delivery(message, 0, position, 7, ("a",), payload.encode()))
         rows.append(Row(position, 0, message, chain.hex(), payload))
     return rows
 

@@ -22,14 +22,15 @@ from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.spec import Spec
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.torture.comparison import compare_acknowledged, compare_ends, compare_ledgers, compare_observed
+from amcast.lab.torture.faults import FAULTS, NEEDED_CLAIMS, NEEDED_REPLICAS, Strike
 from amcast.lab.torture.ledger import ledger_file, read_ledger
-from amcast.lab.torture.nemesis import FAULTS, Nemesis, Strike
+from amcast.lab.torture.nemesis import Nemesis
+from amcast.lab.torture.target import TorturedCluster
 from amcast.live.config.cluster import Cluster, format_toml, read_cluster
-from amcast.live.operations.local_cluster import LocalCluster, find_free_ports
+from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.server.node import run_loop
 from amcast.live.torture.cuts import CuttableNetwork, ProxyNetwork
 from amcast.live.torture.namespaces import NodeNamespaces, are_namespaces_available
-from amcast.live.torture.proxies import Proxies
 from amcast.live.torture.session import TortureSession
 from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.run import read_run
@@ -39,9 +40,8 @@ CLIENTS: Final = 6
 FIRST_CLIENT: Final = 1000
 FILE: Final = "torture.json"
 MAX_SENTENCES: Final = 20
-NODE_PORT: Final = 7000
-NEEDS: Final = {"kill": "recovery", "leave": "recovery"}
-"""Faults of a live cluster that only some protocols claim to survive, by the kind of fault in their claims."""
+PROGRAM: Final = "amcast.lab.torture.ledger"
+"""The module that runs at every replica."""
 
 
 class TorturePlan(Config, frozen=True):
@@ -55,6 +55,7 @@ class TorturePlan(Config, frozen=True):
     """Empty: all that the protocol claims to survive and the network can do."""
     network: Literal["auto", "namespaces", "proxy"] = "auto"
     durability: Literal["os", "fsync"] = "os"
+    order: Literal["acyclic", "real-time"] = "acyclic"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -81,6 +82,8 @@ class TortureResult:
     observed: int
     executed: int
     """Rows in the ledgers of all hosted programs, repetitions included."""
+    struck_s: float
+    """How long faults struck."""
     longest_gap_ms: float
     longest_recovery_s: float
     properties: dict[str, Verdict]
@@ -90,8 +93,8 @@ class TortureResult:
     """Sentences: what could not be judged, and why."""
 
 
-def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None]) -> TortureResult:
-    """Tortures a new cluster in `folder`, which must be empty or new."""
+def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None], program: str = PROGRAM) -> TortureResult:
+    """Tortures a new cluster in `folder`, which must be empty or new. `program` may be a module with a planted bug."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; expected a folder that is new")
     spec = find_protocol(plan.protocol)
@@ -101,10 +104,10 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None]) -> 
     with ExitStack() as stack:
         cluster, network, prefix, around = stack.enter_context(_build_cluster(plan, folder))
         kinds = _choose_faults(plan, spec, network)
-        command = [sys.executable, "-m", "amcast.lab.torture.ledger"]
-        running = LocalCluster(cluster, command, prefix=prefix)
+        running = LocalCluster(cluster, [sys.executable, "-m", program], prefix=prefix)
         session = TortureSession(cluster.topology.groups, plan.seed)
-        nemesis = Nemesis(running, network, kinds, plan.seed, lambda: len(session.acknowledged), say)
+        target = TorturedCluster(running, network, plan.replicas, plan.seed, say)
+        nemesis = Nemesis(target, kinds, lambda: len(session.acknowledged))
         recorder = FolderRecorder(cluster.trace_folder, _make_meta(plan, cluster), packets=False, writer="clients")
         clients = [connect(cluster, me=FIRST_CLIENT + n, recorder=recorder, connect_s=60) for n in range(CLIENTS)]
         unknown: list[str] = []
@@ -114,7 +117,7 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None]) -> 
                 run_loop(
                     session.run(
                         clients,
-                        lambda group, since: subscribe(cluster, cluster.topology.names[group], since=since),
+                        lambda group, since: subscribe(running.cluster, cluster.topology.names[group], since=since),
                         lambda: nemesis.run(60 * plan.minutes),
                         running.wait_until_settled,
                         around,
@@ -123,8 +126,8 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None]) -> 
             except CannotTellError as error:
                 unknown.append(str(error))
             running.record_dead(recorder)
-            recorder.close(complete=not unknown and not nemesis.violations)
-    result = _judge(plan, cluster, session, nemesis, unknown)
+            recorder.close(complete=not unknown and not target.violations)
+    result = _judge(plan, target, session, nemesis, unknown)
     result.network, result.faults = network.name, kinds
     (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asdict(result)), indent=1))
     return result
@@ -132,12 +135,14 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None]) -> 
 
 def _choose_faults(plan: TorturePlan, spec: Spec, network: CuttableNetwork) -> tuple[str, ...]:
     able = [fault for fault in FAULTS if network.corrupts or fault != "corrupt"]
-    able = [fault for fault in able if NEEDS.get(fault, "pause") in spec.claims.faults]
+    able = [fault for fault in able if NEEDED_CLAIMS.get(fault, "pause") in spec.claims.faults]
+    able = [fault for fault in able if NEEDED_REPLICAS.get(fault, 1) <= plan.replicas]
+    able = [fault for fault in able if spec.claims.members or fault != "members"]
     for fault in plan.faults:
         if fault not in able:
             raise UsageError(
-                f"--faults {fault}: not with protocol {spec.name} and --network {network.name};"
-                f" expected some of {', '.join(able)}"
+                f"--faults {fault}: not with protocol {spec.name}, --replicas {plan.replicas} and --network"
+                f" {network.name}; expected some of {', '.join(able)}"
             )
     return plan.faults or tuple(able)
 
@@ -149,25 +154,17 @@ Built = tuple[Cluster, CuttableNetwork, Callable[[int], tuple[str, ...]], Abstra
 def _build_cluster(plan: TorturePlan, folder: Path) -> Iterator[Built]:
     """Writes the cluster.toml. Yields the cluster, its network, the prefix of nodes' commands, and the context in which
     a session runs."""
-    count = plan.groups * plan.replicas
+    processes = range(plan.groups * plan.replicas)
     chosen = plan.network
     if chosen == "auto":
         chosen = "namespaces" if are_namespaces_available() else "proxy"
     if chosen == "namespaces":
-        with NodeNamespaces(count) as namespaces:
-            addresses = [(namespaces.address(n), NODE_PORT) for n in range(count)]
-            cluster = _write_config(plan, folder, [{"address": f"{host}:{port}"} for host, port in addresses])
+        with NodeNamespaces() as namespaces:
+            cluster = _write_config(plan, folder, [namespaces.add_node(process).describe() for process in processes])
             yield cluster, namespaces, lambda process: tuple(namespaces.prefix(process)), nullcontext()
         return
-    ports = find_free_ports(2 * count)
-    fronts = [("127.0.0.1", port) for port in ports[:count]]
-    backs = [("127.0.0.1", port) for port in ports[count:]]
-    rows = [
-        {"address": f"{front[0]}:{front[1]}", "listen": f"{back[0]}:{back[1]}"}
-        for front, back in zip(fronts, backs, strict=True)
-    ]
-    cluster = _write_config(plan, folder, rows)
-    network = ProxyNetwork(Proxies(dict(enumerate(fronts)), dict(enumerate(backs))))
+    network = ProxyNetwork()
+    cluster = _write_config(plan, folder, [network.add_node(process).describe() for process in processes])
     yield cluster, network, lambda process: (), network.run()
 
 
@@ -181,6 +178,7 @@ def _write_config(plan: TorturePlan, folder: Path, replicas: list[dict[str, str]
             "name": "torture",
             "protocol": plan.protocol,
             "durability": plan.durability,
+            "order": plan.order,
             # Addresses of namespaces are reachable from this run alone.
             "security": {"mode": "plain", "plain_beyond_loopback": True},
             "limits": {"heartbeat_timeout_s": 1.0, "heartbeat_s": 0.1, "reconnect_max_s": 0.2},
@@ -203,25 +201,26 @@ def _make_meta(plan: TorturePlan, cluster: Cluster) -> Meta:
         workload={"clients": CLIENTS},
         faults={"torture": list(plan.faults) or ["all"]},
         versions=collect_versions(),
-        claims=RunClaims(fifo=claims.fifo, exactly_once=True),
+        claims=RunClaims(fifo=claims.fifo, exactly_once=True, real_time=plan.order == "real-time"),
     )
 
 
 def _judge(
-    plan: TorturePlan, cluster: Cluster, session: TortureSession, nemesis: Nemesis, unknown: list[str]
+    plan: TorturePlan, target: TorturedCluster, session: TortureSession, nemesis: Nemesis, unknown: list[str]
 ) -> TortureResult:
-    """Judges the trace, and compares what all parties say."""
+    """Judges the trace, and compares what all parties say; of removed members, what they said before they left."""
+    cluster = target.cluster
     report = judge(read_run(cluster.trace_folder))
-    violations = [*nemesis.violations, *report.story()] if report.verdict == "violated" else [*nemesis.violations]
+    violations = [*target.violations, *report.story()] if report.verdict == "violated" else [*target.violations]
     executed, rows = {}, 0
     for group in cluster.topology.groups:
-        nodes = [cluster.name_of(process) for process in cluster.topology.members(group)]
-        ledgers = {node: read_ledger(ledger_file(cluster.file.parent, node)) for node in nodes}
+        nodes = [*target.members(group), *target.former.get(group, ())]
+        ledgers = {node: read_ledger(ledger_file(target.folder, node)) for node in nodes}
         rows += sum(map(len, ledgers.values()))
         executed[group], contradictions = compare_ledgers(group, ledgers)
         violations += contradictions
-        if not unknown and not nemesis.violations:
-            violations += compare_ends(group, ledgers)
+        if not unknown and not target.violations:
+            violations += compare_ends(group, {node: ledgers[node] for node in target.members(group)})
         violations += compare_observed(
             group, session.observed.get(group, []), executed[group], session.gaps.get(group, 0)
         )
@@ -240,6 +239,7 @@ def _judge(
         unanswered=session.unanswered,
         observed=sum(map(len, session.observed.values())),
         executed=rows,
+        struck_s=round(nemesis.struck_s, 1),
         longest_gap_ms=round(session.longest_gap_ns / 1e6, 1),
         longest_recovery_s=round(nemesis.longest_recovery_s, 3),
         properties={name: finding.verdict for name, finding in report.properties.items() if finding.claimed},

@@ -17,8 +17,11 @@ from amcast.cluster import run_replica
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import MessageId
 from amcast.live.client_batch import Delivery
+from amcast.live.host.host import RestartNeededError
+from amcast.live.membership.topology_follower import RemovedFromGroupError
 from amcast.live.server.node import run_loop
 from amcast.live.server.replica import run_until_stopped
+from amcast.live.torture.faulty_disk import install_faulty_disk
 
 FOLDER: Final = "ledgers"
 EMPTY: Final = bytes(16)
@@ -81,16 +84,29 @@ def ledger_file(folder: Path, node: str) -> Path:
     return folder / FOLDER / f"{node.replace('/', '-')}.rows"
 
 
+def disk_control_file(folder: Path, node: str) -> Path:
+    """What the disk of a node does (`live/torture/faulty_disk.py`)."""
+    return folder / "disks" / node.replace("/", "-")
+
+
 def main(config: Path, node: str) -> int:
+    """Runs the program until SIGTERM, one incarnation of its replica after the other if a folder is doubtful."""
     file = ledger_file(config.parent, node)
     file.parent.mkdir(exist_ok=True)
-    ledger = Ledger(file)
-    try:
-        run_loop(run_until_stopped(run_replica(config, node, ledger.deliver, take=ledger.take, install=ledger.install)))
-    except (CannotTellError, UsageError) as error:
-        print(f"{node}: {error}", file=sys.stderr)
-        return 64 if isinstance(error, UsageError) else 1
-    return 0
+    install_faulty_disk(disk_control_file(config.parent, node))
+    while True:
+        ledger = Ledger(file)
+        try:
+            replica = run_replica(config, node, ledger.deliver, take=ledger.take, install=ledger.install)
+            run_loop(run_until_stopped(replica))
+        except RemovedFromGroupError as removed:
+            print(f"{node}: {removed}", file=sys.stderr)
+        except (CannotTellError, UsageError) as error:
+            print(f"{node}: {error}", file=sys.stderr, flush=True)
+            if isinstance(error.__cause__, RestartNeededError):
+                continue
+            return 64 if isinstance(error, UsageError) else 1
+        return 0
 
 
 if __name__ == "__main__":

@@ -1,32 +1,23 @@
 """The nemesis: draws faults of a live cluster from a seed, performs them and heals them, round after round.
 
 A round draws one or two faults, lets the cluster suffer for a moment, heals everything and demands that clients are
-answered again. What is drawn depends on the seed alone; when it strikes depends on the machine, too.
+answered again. Kinds are dealt like cards: each comes once before any comes again. What is drawn depends on the seed
+alone; when it strikes depends on the machine, too.
 """
 
-import random
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
-from amcast.live.operations.local_cluster import LocalCluster
-from amcast.live.torture.cuts import CuttableNetwork
+from amcast.lab.torture.faults import FAULTS, Blow, Stage, Strike
+from amcast.lab.torture.folder_faults import FolderFaults
+from amcast.lab.torture.member_changes import MemberChanges
+from amcast.lab.torture.target import TorturedCluster
 from amcast.live.torture.proxies import Direction
 
-FAULTS: Final = {
-    "kill": "some nodes, up to all of them, die by SIGKILL and start again from their logs",
-    "stop": "some nodes stop by SIGSTOP, and continue",
-    "leave": "a node stops in good order, and starts again",
-    "cut": "links are cut: one node, two halves, a bridge, a node from its own group only, random links; also one way",
-    "flap": "the same, on and off several times a second",
-    "corrupt": "bits flip between nodes (with proxies only)",
-}
-"""Kinds of faults, with a sentence for each."""
 HOLD_S: Final = (0.3, 4.0)
 """How long a round lasts before it heals."""
 RECOVERY_S: Final = 60.0
@@ -35,77 +26,90 @@ ANSWERS: Final = 20
 """Receipts that show that clients are answered again."""
 FLAPS: Final = 6
 
-Heal = Callable[[], object]
 Directions = list[Direction]
-
-
-@dataclass(frozen=True)
-class Strike:
-    """A fault that was performed."""
-
-    at_ns: int
-    kind: str
-    detail: str
 
 
 class Nemesis:
     """The faults of one run."""
 
-    def __init__(
-        self,
-        running: LocalCluster,
-        network: CuttableNetwork,
-        kinds: Sequence[str],
-        seed: int,
-        count_answers: Callable[[], int],
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, target: TorturedCluster, kinds: Sequence[str], count_answers: Callable[[], int]) -> None:
         self.strikes: list[Strike] = []
-        self.violations: list[str] = []
-        """Liveness that was claimed and did not come; nodes that exited by themselves."""
         self.longest_recovery_s = 0.0
-        self._running = running
-        self._network = network
+        self.struck_s = 0.0
+        """How long this has struck."""
+        self._target = target
+        self._network = target.network
         self._kinds = list(kinds)
-        self._rng = random.Random(f"{seed} nemesis")
+        self._deck: list[str] = []
+        """Kinds that are still to be drawn before any is drawn again."""
+        self._rng = target.rng
         self._count_answers = count_answers
-        self._say = say
-        self._nodes = running.cluster.nodes()
-        self._processes = sorted(self._nodes.values())
-        self._impaired: set[str] = set()
-        """Nodes that are dead or stopped in this round."""
-        self._performs: dict[str, Callable[[], tuple[str, Heal]]] = {
+        folders, self._members = FolderFaults(target), MemberChanges(target)
+        self._performs: dict[str, Callable[[], Blow]] = {
             "kill": self._kill,
             "stop": self._stop,
             "leave": self._leave,
             "cut": self._cut,
             "flap": self._flap,
             "corrupt": self._corrupt,
+            "torn": folders.tear,
+            "rot": folders.rot,
+            "rollback": folders.roll_back,
+            "emptied": folders.empty,
+            "full": folders.fill,
+            "slow": folders.slow,
+            "members": self._members.strike,
         }
+        assert set(self._performs) == set(FAULTS)
 
     def run(self, seconds: float) -> None:
-        """Strikes for so many seconds, round after round; stops early when the cluster does not recover."""
-        end = time.monotonic() + seconds
+        """Strikes for so many seconds, round after round, and until each kind has been drawn once; stops early when
+        the cluster does not recover."""
+        violations = self._target.violations
         self._await_answers()
-        while time.monotonic() < end and not self.violations:
+        self._shuffle()
+        begin = time.monotonic()
+        while (self.struck_s < seconds or len(self.strikes) < len(self._kinds)) and not violations:
             self._run_round()
+            self.struck_s = time.monotonic() - begin
+        if not violations:
+            self._members.await_leavers()
+
+    def _shuffle(self) -> None:
+        self._deck += self._rng.sample(self._kinds, len(self._kinds))
+
+    def _draw_kinds(self) -> list[str]:
+        """One or two kinds for a round."""
+        count = min(len(self._kinds), self._rng.choice((1, 1, 2)))
+        chosen: list[str] = []
+        while len(chosen) < count:
+            if not self._deck:
+                self._shuffle()
+            kind = self._deck.pop(0)
+            if kind in chosen:
+                self._deck.append(kind)
+            else:
+                chosen.append(kind)
+        return chosen
 
     def _run_round(self) -> None:
-        chosen = self._rng.sample(self._kinds, min(len(self._kinds), self._rng.choice((1, 1, 2))))
-        heals: list[Heal] = []
-        for kind in chosen:
-            detail, heal = self._performs[kind]()
-            self.strikes.append(Strike(time.time_ns(), kind, detail))
-            self._say(f"{self._count_answers()} answers so far; {kind}: {detail}")
-            heals.append(heal)
+        target = self._target
+        blows: list[Blow] = []
+        for kind in self._draw_kinds():
+            blow = self._performs[kind]()
+            self.strikes.append(Strike(time.time_ns(), kind, blow.detail))
+            target.say(f"{self._count_answers()} answers so far; {kind}: {blow.detail}")
+            blows.append(blow)
         time.sleep(self._rng.uniform(*HOLD_S))
-        for heal in heals:
-            heal()
-        self._impaired.clear()
+        for blow in sorted(blows, key=lambda blow: blow.stage):
+            blow.heal()
+        target.impaired.clear()
+        target.spoilt.clear()
         self._await_answers()
-        for node, code in sorted(self._running.take_exited().items()):
-            reason = self._running.last_log_line(node)
-            self.violations.append(f"node {node} exited by itself with code {code}: {reason}")
+        for node, code in sorted(target.running.take_exited().items()):
+            if code != 0 or node not in target.removed:
+                reason = target.running.last_log_line(node)
+                target.violations.append(f"node {node} exited by itself with code {code}: {reason}")
 
     def _await_answers(self) -> None:
         """Waits until clients are answered."""
@@ -113,76 +117,57 @@ class Nemesis:
         goal = self._count_answers() + ANSWERS
         while self._count_answers() < goal:
             if time.monotonic() - began > RECOVERY_S:
-                self.violations.append(f"clients were not answered within {RECOVERY_S:.0f} s after healing")
+                self._target.violations.append(f"clients were not answered within {RECOVERY_S:.0f} s after healing")
                 return
             time.sleep(0.02)
         self.longest_recovery_s = max(self.longest_recovery_s, time.monotonic() - began)
 
     # Nodes
 
-    def _choose_nodes(self, most: int) -> list[str]:
-        """Nodes that this round has not impaired yet."""
-        able = sorted(node for node in self._nodes if node not in self._impaired)
-        nodes = self._rng.sample(able, min(most, len(able)))
-        self._impaired.update(nodes)
-        return nodes
+    def _kill(self) -> Blow:
+        nodes = self._target.choose_nodes(self._target.draw_count())
+        self._target.running.kill(*nodes)
+        return Blow(", ".join(nodes) or "nobody is left", lambda: self._target.start(nodes), Stage.NODES)
 
-    def _draw_count(self) -> int:
-        """One node most often; sometimes two, or all."""
-        return self._rng.choice((1, 1, 1, 2, len(self._nodes)))
+    def _leave(self) -> Blow:
+        nodes = self._target.choose_nodes(1)
+        self._target.stop(nodes)
+        return Blow(", ".join(nodes) or "nobody is left", lambda: self._target.start(nodes), Stage.NODES)
 
-    def _kill(self) -> tuple[str, Heal]:
-        nodes = self._choose_nodes(self._draw_count())
-        self._running.kill(*nodes)
-        return ", ".join(nodes) or "nobody is left", lambda: self._start(nodes)
-
-    def _leave(self) -> tuple[str, Heal]:
-        nodes = self._choose_nodes(1)
-        try:
-            self._running.stop(*nodes)
-        except CannotTellError as error:
-            self.violations.append(f"a node that should stop in good order did not: {error}")
-        return ", ".join(nodes) or "nobody is left", lambda: self._start(nodes)
-
-    def _start(self, nodes: Sequence[str]) -> None:
-        try:
-            self._running.start(*nodes)
-        except CannotTellError as error:
-            self.violations.append(str(error))
-
-    def _stop(self) -> tuple[str, Heal]:
-        nodes = self._choose_nodes(self._draw_count())
+    def _stop(self) -> Blow:
+        nodes = self._target.choose_nodes(self._target.draw_count())
         self._signal(nodes, signal.SIGSTOP)
-        return ", ".join(nodes) or "nobody is left", lambda: self._signal(nodes, signal.SIGCONT)
+        return Blow(", ".join(nodes) or "nobody is left", lambda: self._signal(nodes, signal.SIGCONT), Stage.LINKS)
 
     def _signal(self, nodes: Sequence[str], number: signal.Signals) -> None:
         for node in nodes:
-            self._running.signal(node, number)
+            self._target.running.signal(node, number)
 
     # Links
 
-    def _cut(self) -> tuple[str, Heal]:
+    def _cut(self) -> Blow:
         name, directions = self._draw_cut()
         self._network.cut(directions)
-        return name, self._network.heal
+        return Blow(name, self._network.heal, Stage.LINKS)
 
-    def _flap(self) -> tuple[str, Heal]:
+    def _flap(self) -> Blow:
         name, directions = self._draw_cut()
         for _ in range(FLAPS):
             self._network.cut(directions)
             time.sleep(self._rng.uniform(0.02, 0.2))
             self._network.heal()
             time.sleep(self._rng.uniform(0.02, 0.1))
-        return name, self._network.heal
+        return Blow(name, self._network.heal, Stage.LINKS)
 
-    def _corrupt(self) -> tuple[str, Heal]:
+    def _corrupt(self) -> Blow:
         name, directions = self._draw_cut()
         self._network.corrupt(directions, self._rng.randrange(1 << 30))
-        return name, self._network.heal
+        return Blow(name, self._network.heal, Stage.LINKS)
 
     def _draw_cut(self) -> tuple[str, Directions]:
         """A set of links, with its name; in a third of the draws one direction only."""
-        rng, processes, cluster = self._rng, self._processes, self._running.cluster
+        rng, cluster = self._rng, self._target.cluster
+        processes = sorted(cluster.nodes().values())
         shape = rng.choice(("isolated", "halves", "bridge", "own group", "random links"))
         victim = rng.choice(processes)
         name = f"{cluster.name_of(victim)} {shape}"

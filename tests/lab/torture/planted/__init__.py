@@ -1,0 +1,1 @@
+"""Nodes with planted bugs, which a torture must find."""

@@ -14,7 +14,7 @@ from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run
 
-CLAIMS = {"genuine": "strict", "complete": True, "fifo": True, "exactly_once": True}
+CLAIMS = {"genuine": "strict", "complete": True, "fifo": True, "exactly_once": True, "real_time": True}
 
 
 @dataclass
@@ -31,6 +31,10 @@ class Trace:
     """[about, body, source, target, sent_ns, received_ns]."""
     notes: list[tuple[int, str, int | None, float | None]] = field(default_factory=list)
     claims: dict[str, Any] = field(default_factory=lambda: dict(CLAIMS))
+    answers: list[tuple[int, int]] | None = None
+    """(message, at_ns)."""
+    hosts: dict[int, str] = field(default_factory=dict)
+    clock_bound_ns: int | None = None
     unlisted: set[int] = field(default_factory=set)
     """Processes that are missing in the table `processes`."""
 
@@ -73,10 +77,14 @@ class Trace:
         recorder.wants_packets = self.packets is not None
         for process in sorted([*self.clients, *(p for members in self.groups.values() for p in members)]):
             if process not in self.unlisted:
-                recorder.record_process(process, self.group_of(process), "here", self.crashed.get(process))
+                crashed, host = self.crashed.get(process), self.hosts.get(process)
+                recorder.record_process(process, self.group_of(process), "here", crashed, host)
         for message, row in self.multicasts.items():
             sent = Message(message, row["sender"], tuple(row["destinations"]))
             recorder.record_multicast(sent, row["at_ns"], row["session"], row["sequence"])
+        recorder.has_answers = self.answers is not None
+        for message, at_ns in self.answers or []:
+            recorder.record_answer(message, at_ns)
         for process, entries in self.sequences.items():
             for position, message, at_ns in entries:
                 row = self.multicasts.get(message, {"sender": 0, "destinations": ()})
@@ -89,7 +97,8 @@ class Trace:
         return recorder
 
     def meta(self, run: str = "planted") -> Meta:
-        return Meta(run=run, protocol="planted", seed=0, claims=RunClaims(**self.claims))
+        claims = RunClaims(**self.claims)
+        return Meta(run=run, protocol="planted", seed=0, clock_bound_ns=self.clock_bound_ns, claims=claims)
 
     def run(self) -> Run:
         return Run.from_recorder(self.recorder(), self.meta())
@@ -268,41 +277,41 @@ def delivered_only_by_a_process_that_crashed(trace: Trace) -> None:
 # P4 uniform prefix order and P5 uniform acyclic order
 
 
-@mutant("P4", "P5")
+@mutant("P4", "P5", "P9")
 def two_groups_disagree(trace: Trace) -> None:
     for process in trace.groups[1]:
         trace.order(process, 3, 2, 4, 6, 7)
 
 
-@mutant("P4", "P5")
+@mutant("P4", "P5", "P9")
 def one_replica_swaps(trace: Trace) -> None:
     trace.order(4, 4, 6, 5, 7)
 
 
-@mutant("P4", "P5")
+@mutant("P4", "P5", "P9")
 def crashed_process_skipped_a_message(trace: Trace) -> None:
     trace.order(1, 1, 3)
     trace.crashed[1] = 5000
 
 
-@mutant("P2", "P3", "P4", "P5")
+@mutant("P2", "P3", "P4", "P5", "P9")
 def correct_process_skipped_a_message(trace: Trace) -> None:
     _drop(trace, 5, 6)
 
 
-@mutant("P4", "P5")
+@mutant("P4", "P5", "P9")
 def crashed_process_diverged_at_its_end(trace: Trace) -> None:
     trace.order(3, 2, 3, 4, 7)
     trace.crashed[3] = 5000
 
 
-@mutant("P4", "P5")
+@mutant("P4", "P5", "P9")
 def disagreement_in_a_run_that_is_not_complete(trace: Trace) -> None:
     two_groups_disagree(trace)
     trace.claims["complete"] = False
 
 
-@mutant("P5")
+@mutant("P5", "P9")
 def cycle_of_three(trace: Trace) -> None:
     # group 0: 3 before 5; group 2: 5 before 4; group 1: 4 before 3.
     for process in trace.groups[1]:
@@ -311,7 +320,7 @@ def cycle_of_three(trace: Trace) -> None:
         trace.order(process, 5, 4, 6, 7)
 
 
-@mutant("P5")
+@mutant("P5", "P9")
 def cycle_of_four(trace: Trace) -> None:
     # One message per pair of neighbours on the ring of groups 0, 1, 2, 3; each group delivers its two in ring order.
     ring = {20: (0, 1), 21: (1, 2), 22: (2, 3), 23: (0, 3)}
@@ -324,7 +333,7 @@ def cycle_of_four(trace: Trace) -> None:
     trace.clients.append(11)
 
 
-@mutant("P5")
+@mutant("P5", "P9")
 def cycle_closed_by_a_crashed_group(trace: Trace) -> None:
     # Group 0 delivered 3 and crashed before 5; group 2: 5 before 4; group 1: 4 before 3. No process saw a cycle.
     for process in trace.groups[0]:
@@ -336,7 +345,7 @@ def cycle_closed_by_a_crashed_group(trace: Trace) -> None:
         trace.order(process, 5, 4, 6, 7)
 
 
-@mutant("P4", "P5")
+@mutant("P4", "P5", "P9")
 def disagreement_beside_a_gap(trace: Trace) -> None:
     # The gap in the trace of process 7 leaves properties unknown; that groups 0 and 1 disagree is certain.
     two_groups_disagree(trace)
@@ -410,6 +419,67 @@ def retry_delivered_as_well(trace: Trace) -> None:
         trace.deliver(process, 30)
 
 
+# P9 real-time order
+
+
+def _audit(trace: Trace) -> None:
+    """The auditor reads two accounts one after the other, and a transfer between them comes between: 40 to group 0 is
+    delivered at 3000, then 41 to group 1 is multicast; 42 to both is before 40 in group 0 and after 41 in group 1."""
+    for message, groups, at_ns in ((42, (0, 1), 2000), (40, (0,), 2100), (41, (1,), 3100)):
+        trace.multicast(message, *groups, sender=11)
+        trace.multicasts[message] |= {"at_ns": at_ns, "session": None, "sequence": None}
+    trace.clients.append(11)
+    for process in trace.groups[0]:
+        trace.sequences[process] += [(5, 42, 2900), (6, 40, 3000)]
+    for process in trace.groups[1]:
+        trace.sequences[process] += [(5, 41, 3200), (6, 42, 3300)]
+
+
+@mutant("P9")
+def auditor_sees_a_transfer_half_done(trace: Trace) -> None:
+    _audit(trace)
+
+
+@mutant("P9")
+def auditor_was_answered_before_the_second_read(trace: Trace) -> None:
+    _audit(trace)
+    trace.answers = [(40, 3099), (41, 4000), (42, 4000)]
+
+
+@mutant("P9")
+def first_of_two_answers_counts(trace: Trace) -> None:
+    _audit(trace)
+    trace.answers = [(40, 5000), (40, 3099)]
+
+
+@mutant("P9")
+def auditor_on_hosts_whose_clocks_differ_little(trace: Trace) -> None:
+    auditor_was_answered_before_the_second_read(trace)
+    trace.answers = [(40, 3050)]
+    trace.multicasts[40]["sender"] = 8
+    trace.hosts = {8: "a", 11: "b"}
+    trace.clock_bound_ns = 49
+
+
+@mutant("P9")
+def answered_message_that_a_later_one_overtakes(trace: Trace) -> None:
+    # 40 is answered and delivered nowhere; 41 is multicast afterwards and delivered by a process that lacks 40.
+    trace.crashed[11] = 5000
+    trace.clients.append(11)
+    for message, at_ns in ((40, 2000), (41, 3000)):
+        trace.multicast(message, 0, sender=11)
+        trace.multicasts[message] |= {"at_ns": at_ns, "session": None, "sequence": None}
+    for process in trace.groups[0]:
+        trace.sequences[process].append((5, 41, 3500))
+    trace.answers = [(40, 2900)]
+
+
+@mutant("P9")
+def real_time_cycle_beside_a_gap(trace: Trace) -> None:
+    _audit(trace)
+    trace.notes.append((7, "trace-gap", None, 0.0))
+
+
 # Unknown
 
 
@@ -425,31 +495,31 @@ def no_process_delivered_yet(trace: Trace) -> None:
     _drop_everywhere(trace, 7)
 
 
-@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8", "P9")
 def tail_of_a_trace_is_lost(trace: Trace) -> None:
     trace.sequences[5] = trace.sequences[5][:-1]
     trace.notes.append((5, "trace-gap", None, 3.0))
 
 
-@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8", "P9")
 def hole_in_a_trace(trace: Trace) -> None:
     # 3, the missing one, is number 1 of session 8, whose number 2 is there.
     trace.sequences[0] = [entry for entry in trace.sequences[0] if entry[1] != 3]
     trace.notes.append((0, "trace-gap", None, 2.0))
 
 
-@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8", "P9")
 def hole_without_a_note(trace: Trace) -> None:
     trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
 
 
-@unknown("P1", "P4", "P5", "P7", "P8")
+@unknown("P1", "P4", "P5", "P7", "P8", "P9")
 def hole_in_the_trace_of_a_crashed_process(trace: Trace) -> None:
     trace.sequences[4] = [entry for entry in trace.sequences[4] if entry[1] != 6]
     trace.crashed[4] = 5000
 
 
-@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P2", "P3", "P4", "P5", "P7", "P8", "P9")
 def snapshot_that_no_trace_covers(trace: Trace) -> None:
     for process in trace.groups[1]:
         trace.sequences[process] = trace.sequences[process][2:]
@@ -479,17 +549,29 @@ def unknown_sender(trace: Trace) -> None:
     _drop_everywhere(trace, 7)
 
 
-@unknown("P1", "P4", "P5", "P7", "P8")
+@unknown("P1", "P4", "P5", "P7", "P8", "P9")
 def gap_at_an_unknown_position(trace: Trace) -> None:
     trace.notes.append((5, "trace-gap", None, None))
     trace.notes.append((4, "installed", None, float("nan")))
 
 
-@unknown("P1", "P3", "P4", "P5", "P7", "P8")
+@unknown("P1", "P3", "P4", "P5", "P7", "P8", "P9")
 def gap_that_may_hide_the_only_delivery(trace: Trace) -> None:
     trace.crashed |= {8: 5000, 2: 5000}
     _drop_everywhere(trace, 7)
     trace.notes.append((2, "trace-gap", None, 4.0))
+
+
+@unknown("P9")
+def clocks_of_several_hosts_without_a_bound(trace: Trace) -> None:
+    _audit(trace)
+    trace.hosts = {process: "a" for members in trace.groups.values() for process in members} | {11: "b", 8: "b", 9: "b"}
+
+
+@unknown("P9")
+def clock_of_a_sender_on_an_unknown_host(trace: Trace) -> None:
+    trace.hosts = {8: "a"}
+    trace.answers = []
 
 
 # Unusual and healthy
@@ -549,3 +631,61 @@ def outsider_in_a_run_that_claims_nothing(trace: Trace) -> None:
 def outsider_of_another_message_in_a_run_that_claims_minimality(trace: Trace) -> None:
     trace.packet(1, 0, 4)
     trace.claims["genuine"] = "run"
+
+
+@unusual
+def auditor_whose_first_read_was_not_answered(trace: Trace) -> None:
+    _audit(trace)
+    trace.answers = [(41, 4000), (42, 4000)]
+
+
+@unusual
+def auditor_answered_at_the_moment_of_the_second_read(trace: Trace) -> None:
+    _audit(trace)
+    trace.answers = [(40, 3100)]
+
+
+@unusual
+def auditor_whose_first_read_one_group_lacks(trace: Trace) -> None:
+    # 40 is complete only when group 2 delivers it, after the multicast of 41.
+    _audit(trace)
+    trace.multicasts[40]["destinations"] = (0, 2)
+    for process in trace.groups[2]:
+        trace.sequences[process].append((4, 40, 3101))
+
+
+@unusual
+def auditor_on_hosts_whose_clocks_differ_more(trace: Trace) -> None:
+    _audit(trace)
+    trace.answers = [(40, 3000)]
+    trace.hosts = {8: "a", 9: "a", 11: "b"}
+    trace.clock_bound_ns = 100
+
+
+@unusual
+def senders_on_one_host_answer_for_members_on_others(trace: Trace) -> None:
+    trace.hosts = {process: f"host {process}" for members in trace.groups.values() for process in members}
+    trace.hosts |= {8: "a", 9: "a"}
+    trace.answers = [(message, 5000) for message in trace.multicasts]
+
+
+@unusual
+def answer_recorded_before_the_multicast(trace: Trace) -> None:
+    # Both were multicast at 2000, whatever their answers say.
+    for message in (40, 41):
+        trace.multicast(message, 3, sender=8)
+        trace.multicasts[message]["at_ns"] = 2000
+        for process in trace.groups[3]:
+            trace.sequences.setdefault(process, []).append((message - 40, message, 3000))
+    trace.answers = [(40, 1500), (41, 1900)]
+
+
+@unusual
+def answer_to_a_message_of_nobody(trace: Trace) -> None:
+    trace.answers = [(99, 10)]
+
+
+@unusual
+def real_time_cycle_in_a_run_that_does_not_claim_it(trace: Trace) -> None:
+    _audit(trace)
+    trace.claims["real_time"] = False

@@ -4,6 +4,7 @@
     python -m tests.mutation --only weaken-quorum  mutants whose id contains this text
     python -m tests.mutation --list                the sample, without running anything
 
+All seeds run once without a mutant, to see which of them execute the line of which mutant: only these can find it.
 Results are written after each mutant. A campaign that was interrupted continues, as long as the source is the same.
 Exit code 0: at least 95 % of the mutants that are not exempt were found; 1: fewer; 64: wrong use.
 """
@@ -12,41 +13,21 @@ import argparse
 import hashlib
 import json
 import os
-import subprocess
 import sys
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
 from tests.mutation.exemptions import read_exemptions
+from tests.mutation.hits import measure_hits
+from tests.mutation.look_for import Finding, look_for
 from tests.mutation.operators import Mutant
-from tests.mutation.sample import CHECKER_TESTS, SOURCE, draw_sample, find_targets, list_all
+from tests.mutation.sample import SOURCE, draw_sample, find_targets, list_all
 
 GOAL: Final = 0.95
-HANG_S: Final = 900.0
-"""A search that takes longer has met a mutant that does not end, which counts as found."""
-
-
-@dataclass
-class Finding:
-    """What became of one mutant."""
-
-    id: str
-    line: int
-    before: str
-    after: str
-    found_by: str
-    """fuzz, tests, hang, or "" if it was not found."""
-    status: str = ""
-    """violated, stuck or error, as fuzzing reports it."""
-    target: str = ""
-    seeds: int = 0
-    """How many seeds were run, over all searches, until it was found."""
-    story: str = ""
-    cpu_s: float = 0.0
 
 
 def main() -> int:
@@ -63,13 +44,18 @@ def main() -> int:
     source = _digest_source()
     found = {} if options.fresh else _read_findings(options.results, source, options.seeds)
     todo = [mutant for mutant in sample if mutant.id not in found]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for done, finding in enumerate(pool.map(lambda mutant: _look_for(mutant, options.seeds), todo), 1):
-            found[finding.id] = finding
-            _write_findings(options.results, source, options.seeds, found)
-            verdict = f"{finding.found_by} ({finding.seeds} seeds)" if finding.found_by else "NOT FOUND"
-            print(f"[{done}/{len(todo)}] {finding.id}: {verdict}", flush=True)
-    return _report([found[mutant.id] for mutant in sample], options.seeds)
+    if todo:
+        searched = [mutant for mutant in draw_sample() if find_targets(mutant.module)]
+        hits_file = options.results.with_name("mutation-hits.json")
+        hits = measure_hits(searched, options.seeds, options.jobs, hits_file, source)
+        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+            tasks = [pool.submit(look_for, mutant, hits.get(mutant.id, {}), options.seeds) for mutant in todo]
+            for done, task in enumerate(tasks, 1):
+                finding = task.result()
+                found[finding.id] = finding
+                _write_findings(options.results, source, options.seeds, found)
+                print(f"[{done}/{len(todo)}] {finding.id}: {_describe(finding)}", flush=True)
+    return _report([(mutant, found[mutant.id]) for mutant in sample], options.seeds)
 
 
 def _parse_options() -> argparse.Namespace:
@@ -84,71 +70,29 @@ def _parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _look_for(mutant: Mutant, seeds: int) -> Finding:
-    finding = Finding(mutant.id, mutant.line, mutant.before, mutant.after, "")
-    targets = find_targets(mutant.module)
-    began = time.monotonic()
-    try:
-        if not targets:
-            _run_tests(finding)
-        share = seeds // max(1, len(targets))
-        for target in targets:
-            _fuzz(finding, target, share)
-            if finding.found_by:
-                break
-    except subprocess.TimeoutExpired:
-        finding.found_by = "hang"
-    finding.cpu_s = round(time.monotonic() - began, 1)
-    return finding
+def _describe(finding: Finding) -> str:
+    if finding.found_by:
+        return f"{finding.found_by} (seed {finding.seeds}, {finding.cpu_s} s)"
+    return f"NOT FOUND ({finding.runs} runs execute it, {finding.cpu_s} s)"
 
 
-def _fuzz(finding: Finding, target: tuple[str, ...], seeds: int) -> None:
-    finding.target = " ".join(target)
-    arguments = ("fuzz", *target, "--seeds", f"0..{seeds - 1}", "--jobs", "1", "--json", "--script", os.devnull)
-    done = _run_planted(finding.id, arguments)
-    if done.returncode == 1 and not done.stdout.startswith("{"):
-        raise RuntimeError(f"{finding.id}: the search failed by itself: {done.stderr[-2000:]}")
-    if done.returncode == 1:
-        failure = json.loads(done.stdout)["failures"][0]
-        finding.found_by, finding.status = "fuzz", failure["status"]
-        finding.story = failure["story"][:300]
-        finding.seeds += failure["seed"] + 1
-    elif done.returncode in (0, 2):
-        finding.seeds += seeds
-    else:
-        finding.found_by, finding.status = "fuzz", "error"
-        finding.story = done.stderr.strip()[-300:]
-        finding.seeds += 1
-
-
-def _run_tests(finding: Finding) -> None:
-    finding.target = " ".join(CHECKER_TESTS)
-    done = _run_planted(finding.id, ("pytest", "-q", "-x", "-p", "no:cacheprovider", *CHECKER_TESTS))
-    if done.returncode != 0:
-        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        finding.found_by, finding.story = "tests", "".join(failed[:1])[:300]
-
-
-def _run_planted(id: str, arguments: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":
-    command = (sys.executable, "-m", "tests.mutation.plant", id, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
-
-
-def _report(findings: list[Finding], seeds: int) -> int:
+def _report(findings: list[tuple[Mutant, Finding]], seeds: int) -> int:
     exemptions = read_exemptions()
-    judged = [finding for finding in findings if finding.found_by or finding.id not in exemptions]
-    missed = [finding for finding in judged if not finding.found_by]
-    by_operator = Counter(finding.id.split(":")[2] for finding in judged)
-    by_operator_found = Counter(finding.id.split(":")[2] for finding in judged if finding.found_by)
+    judged = [(one, finding) for one, finding in findings if finding.found_by or finding.id not in exemptions]
+    missed = [finding for _, finding in judged if not finding.found_by]
+    by_operator = Counter(mutant.operator for mutant, _ in judged)
+    by_operator_found = Counter(mutant.operator for mutant, finding in judged if finding.found_by)
     print(f"\n{'operator':22}{'judged':>8}{'found':>8}")
     for operator, count in sorted(by_operator.items()):
         print(f"{operator:22}{count:>8}{by_operator_found[operator]:>8}")
-    seeds_needed = sorted(finding.seeds for finding in judged if finding.found_by == "fuzz")
+    seeds_needed = sorted(finding.seeds for _, finding in judged if finding.found_by == "fuzz")
     if seeds_needed:
         median, late = seeds_needed[len(seeds_needed) // 2], seeds_needed[len(seeds_needed) * 9 // 10]
         print(f"seeds until found: median {median}, 90 % within {late}")
     for finding in missed:
-        print(f"not found: {finding.id} (line {finding.line}: {_shorten(finding.before)} -> {_shorten(finding.after)})")
+        never = "" if finding.runs or not finding.seeds else "; no seed executes it"
+        change = f"{_shorten(finding.before)} -> {_shorten(finding.after)}"
+        print(f"not found: {finding.id} (line {finding.line}: {change}{never})")
     share = 1 - len(missed) / len(judged) if judged else 1.0
     exempt = len(findings) - len(judged)
     print(

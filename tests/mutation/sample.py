@@ -5,12 +5,17 @@ in a module therefore leaves the rest of the sample as it was.
 """
 
 import hashlib
+import tomllib
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.mutation.operators import Mutant, list_mutants
+
+if TYPE_CHECKING:
+    from amcast.lab.fuzz_campaign import SwarmRuns
 
 SOURCE: Final = Path(__file__).parents[2] / "src"
 SEED: Final = 1
@@ -32,45 +37,69 @@ SIZES: Final = {
 }
 """How many mutants of each operator are in the sample; fewer where the source has fewer."""
 CHECKER_MUTANTS: Final = 30
-SKIPPED_MODULES: Final = frozenset({"__init__", "messages", "claims", "catalogue", "explain"})
-"""Modules without decisions: data, and texts for operators."""
+SKIPPED_MODULES: Final = frozenset({"__init__", "messages", "claims", "catalogue", "explain", "statements"})
+"""Modules without decisions: data, texts for operators, and what monitors are told."""
 
-ProtocolRuns = tuple[tuple[str, ...], ...]
-"""Arguments of `amcast fuzz`, one tuple per search."""
 
-MEMBERS: Final = ("--plan", "plans/members.toml", "-p")
-TARGETS: Final[dict[str, ProtocolRuns]] = {
-    "amcast.protocols.a_ge": (("-p", "a-ge"), ("-p", "a-ge-star")),
-    "amcast.protocols.basecast": (("-p", "basecast"),),
-    "amcast.protocols.fastcast": (("-p", "fastcast"),),
-    "amcast.protocols.flexcast": (("-p", "flexcast"),),
-    "amcast.protocols.multipaxos": (("-p", "multipaxos"),),
-    "amcast.protocols.primcast": (("-p", "primcast"), ("-p", "primcast-hc")),
-    "amcast.protocols.ring": (("-p", "ring"),),
-    "amcast.protocols.rounds.a_dt": (("-p", "a-dt"),),
-    "amcast.protocols.rounds.a_ng": (("-p", "a-ng"),),
-    "amcast.protocols.rounds.process": (("-p", "a-ng"), ("-p", "a-dt")),
-    "amcast.protocols.skeen": (("-p", "skeen"), ("-p", "skeen")),
-    "amcast.protocols.treecast": (("-p", "treecast"),),
-    "amcast.protocols.whitebox": (("-p", "whitebox"),),
-    "amcast.parts.broadcast": (("-p", "a-ge"), ("-p", "a-ge-star")),
-    "amcast.parts.client": (("-p", "primcast"), ("-p", "fastcast")),
-    "amcast.parts.consensus.ring_paxos": (("-p", "ring"),),
-    "amcast.parts.consensus": (("-p", "multipaxos"), ("-p", "fastcast")),
-    "amcast.parts.groups.leader_group": (("-p", "primcast"), ("-p", "whitebox")),
-    "amcast.parts.groups.replicated": (("-p", "flexcast"), ("-p", "treecast")),
-    "amcast.parts.groups": (("-p", "basecast"), ("-p", "fastcast")),
-    "amcast.parts.membership": ((*MEMBERS, "primcast"), (*MEMBERS, "fastcast")),
-    "amcast.parts.node": (("-p", "primcast"), ("-p", "whitebox")),
-    "amcast.parts.ordering.history": (("-p", "flexcast"),),
-    "amcast.parts.ordering.overlay": (("-p", "flexcast"), ("-p", "treecast")),
-    "amcast.parts.ordering": (("-p", "primcast"), ("-p", "fastcast")),
+@dataclass(frozen=True, order=True)
+class Target:
+    """A search: seeds of a protocol, each with its own shape; where a plan is named, with its members and changes."""
+
+    protocol: str
+    plan: str = ""
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.arguments)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Of `amcast fuzz`."""
+        return ("-p", self.protocol, *(("--plan", self.plan, "--swarm") if self.plan else ()))
+
+    def make_runs(self) -> "SwarmRuns":
+        from amcast.lab.fuzz_campaign import SwarmRuns  # not before a mutant is planted
+
+        values = tomllib.loads((SOURCE.parent / self.plan).read_text()) if self.plan else {}
+        return SwarmRuns({**values, "protocol": self.protocol}, self.name)
+
+
+def _list_targets(*protocols: str, plan: str = "") -> tuple[Target, ...]:
+    return tuple(Target(protocol, plan) for protocol in protocols)
+
+
+TARGETS: Final[dict[str, tuple[Target, ...]]] = {
+    "amcast.protocols.a_ge": _list_targets("a-ge", "a-ge-star"),
+    "amcast.protocols.basecast": _list_targets("basecast"),
+    "amcast.protocols.fastcast": _list_targets("fastcast"),
+    "amcast.protocols.flexcast": _list_targets("flexcast"),
+    "amcast.protocols.multipaxos": _list_targets("multipaxos"),
+    "amcast.protocols.primcast": _list_targets("primcast", "primcast-hc"),
+    "amcast.protocols.ring": _list_targets("ring"),
+    "amcast.protocols.rounds.a_dt": _list_targets("a-dt"),
+    "amcast.protocols.rounds.a_ng": _list_targets("a-ng"),
+    "amcast.protocols.rounds.process": _list_targets("a-ng", "a-dt"),
+    "amcast.protocols.skeen": _list_targets("skeen"),
+    "amcast.protocols.treecast": _list_targets("treecast"),
+    "amcast.protocols.whitebox": _list_targets("whitebox"),
+    "amcast.parts.broadcast": _list_targets("a-dt"),
+    "amcast.parts.client": _list_targets("primcast", "fastcast"),
+    "amcast.parts.consensus.ring_paxos": _list_targets("basecast", "fastcast"),
+    "amcast.parts.consensus": _list_targets("multipaxos", "fastcast"),
+    "amcast.parts.groups.leader_group": _list_targets("primcast", "whitebox"),
+    "amcast.parts.groups.replicated": _list_targets("flexcast", "treecast"),
+    "amcast.parts.groups": _list_targets("basecast", "fastcast"),
+    "amcast.parts.membership": _list_targets("primcast", "fastcast", plan="plans/members.toml"),
+    "amcast.parts.node": _list_targets("primcast", "whitebox"),
+    "amcast.parts.ordering.history": _list_targets("flexcast"),
+    "amcast.parts.ordering.overlay": _list_targets("flexcast", "treecast"),
+    "amcast.parts.ordering": _list_targets("primcast", "fastcast"),
 }
 """By package or module, the longest name first: the searches that share the seeds of a mutant."""
 CHECKER_TESTS: Final = ("tests/check", "tests/mutants/test_planted.py")
 
 
-def find_targets(module: str) -> ProtocolRuns:
+def find_targets(module: str) -> tuple[Target, ...]:
     """The searches for mutants of a module; none for checkers, whose tests look for them."""
     for name in sorted(TARGETS, key=len, reverse=True):
         if module == name or module.startswith(name + "."):

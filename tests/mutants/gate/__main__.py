@@ -13,8 +13,9 @@ import argparse
 import json
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 
 from tests.mutants.gate.bug import MOST_SEEDS
 from tests.mutants.gate.catalogue import BUGS
@@ -40,12 +41,11 @@ def main() -> int:
             print(f"{bug.name:56} {bug.protocol:12} {bug.module} within {bug.most_seeds} seeds")
         return 0
     findings: list[Finding] = []
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         tasks = [pool.submit(look_for, bug, min(options.seeds, bug.most_seeds), options.first) for bug in chosen]
         for task in tasks:
             findings.append(task.result())
-            if not options.json:
-                print_finding(findings[-1])
+            print(describe(findings[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
     missed = [finding for finding in findings if finding.seed < 0]
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
@@ -54,9 +54,9 @@ def main() -> int:
     return 1 if missed else 0
 
 
-def print_finding(finding: Finding) -> None:
+def describe(finding: Finding) -> str:
     found = f"seed {finding.seed:5}  {finding.judge}" if finding.seed >= 0 else "NOT FOUND"
-    print(f"{finding.bug.name:56} {finding.bug.protocol:12} {found}", flush=True)
+    return f"{finding.bug.name:56} {finding.bug.protocol:12} {found}"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from tests.mutants.gate import leader_groups, paxos, storage
+from tests.mutants.gate import comparison, leader_groups, paxos, storage
 from tests.mutants.gate.bug import Bug
 
-BUGS: Final[dict[str, Bug]] = {bug.name: bug for bug in (*paxos.BUGS, *leader_groups.BUGS, *storage.BUGS)}
+BUGS: Final[dict[str, Bug]] = {
+    bug.name: bug for bug in (*paxos.BUGS, *leader_groups.BUGS, *storage.BUGS, *comparison.BUGS)
+}

@@ -232,11 +232,11 @@ BUGS: Final = (
         "fastcast",
     ),
     Bug(
-        "replicated-applies-a-body-twice",
+        "replicated-applies-a-body-without-the-one-before",
         "parts.groups.replicated",
         "        if number != self._received.get(group, 0):",
-        "        if number > self._received.get(group, 0):",
-        "flexcast",
+        "        if number < self._received.get(group, 0):",
+        "skeen",
     ),
     Bug(
         "replicated-checkpoint-without-sent-bodies",
@@ -270,8 +270,8 @@ BUGS: Final = (
     Bug(
         "generic-delivers-without-a-majority",
         "parts.broadcast.generic",
-        "self._held_by(current, place, self.quorum) for place, stream",
-        "self._held_by(current, place, self.quorum - 1) for place, stream",
+        "        quorum = self.quorum\n",
+        "        quorum = self.quorum - 1\n",
         "a-dt",
     ),
 )

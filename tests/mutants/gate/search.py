@@ -1,24 +1,21 @@
-"""Looks for a planted bug with `amcast fuzz`, in a process of its own, and says which judge found it.
+"""Looks for a planted bug with the seeds of `amcast fuzz`, and says which judge found it.
 
     python -m tests.mutants.gate.search NAME fuzz --protocol primcast --seeds 0..99
 
-The mutated module is compiled when it is first imported; no file changes.
+runs a command of amcast with a bug planted. The mutated module is compiled when it is first imported; no file changes.
 """
 
-import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.mutants.gate.bug import SOURCE, Bug
 from tests.mutants.gate.catalogue import BUGS
+from tests.mutation.patch import plant_source
 from tests.mutation.plant import MutantFinder
-
-HANG_S = 1800.0
-"""A search that takes longer has met a bug that never ends a run."""
+from tests.mutation.sample import Target
+from tests.mutation.search import find_failure
 
 
 @dataclass(frozen=True)
@@ -33,27 +30,16 @@ class Finding:
 
 
 def look_for(bug: Bug, seeds: int, first: int = 0) -> Finding:
-    """Fuzzes the protocol with the bug planted, seed by seed until one fails."""
-    arguments = ["fuzz", "--protocol", bug.protocol, "--seeds", f"{first}..{first + seeds - 1}", "--jobs", "1"]
-    command = [
-        sys.executable,
-        "-m",
-        "tests.mutants.gate.search",
-        bug.name,
-        *arguments,
-        "--json",
-        "--script",
-        os.devnull,
-    ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False, cwd=SOURCE.parent)
-    except subprocess.TimeoutExpired:
-        return Finding(bug, 0, "hang", f"no end within {HANG_S:.0f} s")
-    if done.returncode in (0, 2):
+    """Fuzzes the protocol with the bug planted, seed by seed until one fails, which must hold without the bug."""
+    runs = Target(bug.protocol).make_runs()
+    with plant_source(f"amcast.{bug.module}", bug.apply(bug.file.read_text())):
+        failure = find_failure(runs, range(first, first + seeds))
+    if failure is None:
         return Finding(bug, -1)
-    assert done.stdout.startswith("{"), f"{' '.join(command)} failed by itself: {done.stderr[-2000:]}"
-    failure = json.loads(done.stdout)["failures"][0]
-    return Finding(bug, failure["seed"], name_judge(failure["status"], failure["story"]), failure["story"])
+    own = find_failure(runs, (failure.seed,))
+    if own is not None:
+        raise RuntimeError(f"seed {own.seed} of {bug.protocol} fails without any planted bug: {own.story}")
+    return Finding(bug, failure.seed, name_judge(failure.status, failure.story), failure.story)
 
 
 def name_judge(status: str, story: str) -> str:
@@ -64,6 +50,8 @@ def name_judge(status: str, story: str) -> str:
     property_name = re.match(r"(P\d'?): ", story)
     if property_name:
         return f"checker: {property_name[1]}"
+    if status in ("hang", "error"):
+        return status
     if status == "stuck":
         return "liveness"
     return "assertion" if re.match(r"process \d+ fails with ", story) else "world"

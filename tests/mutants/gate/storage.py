@@ -15,7 +15,13 @@ ATOMIC: Final = "storage.atomic_files"
 
 BUGS: Final = (
     Bug("log-short-write-unchecked", FILES, "    while written < len(data):\n", "    while False:\n", "primcast"),
-    Bug("log-short-read-unchecked", FILES, "        at += len(part)\n", "        break\n", "primcast"),
+    Bug(
+        "log-short-read-unchecked",
+        FILES,
+        "        at += len(part)\n    return parts[0]",
+        "        break\n    return parts[0]",
+        "primcast",
+    ),
     Bug(
         "log-rot-called-torn",
         SEGMENTS,
@@ -33,7 +39,7 @@ BUGS: Final = (
     Bug(
         "log-checks-first-sector-of-commit-only",
         SEGMENTS,
-        "        if not _is_valid(sector, place, chain):\n            return None\n",
+        "        if not _is_valid(sector, start + place, chain):\n            return None\n",
         "",
         "primcast",
     ),
@@ -68,8 +74,8 @@ BUGS: Final = (
     Bug(
         "log-chain-not-advanced",
         LOG,
-        "        self._chain = chain\n        self.next_number",
-        "        self.next_number",
+        "        self._chain = chain\n",
+        "",
         "primcast",
     ),
     Bug("atomic-file-without-sync", ATOMIC, "        file.sync()\n", "", "primcast"),

@@ -9,11 +9,11 @@ from tests.mutants.gate.catalogue import BUGS
 from tests.mutants.gate.search import look_for, name_judge
 
 FOUND_AT_ONCE = {
-    "paxos-promise-before-its-persist": "monitor: persist before send",
-    "primcast-epoch-takes-the-first-clock": "monitor: promises heard",
-    "whitebox-checkpoint-forgets-the-clock": "monitor: restart",
+    "paxos-promise-before-its-persist": {"monitor: persist before send"},
+    "primcast-epoch-takes-the-first-clock": {"monitor: promises heard", "monitor: ballot's clock"},
+    "whitebox-checkpoint-forgets-the-clock": {"monitor: restart", "monitor: nothing forgotten"},
 }
-"""Bugs that the first few seeds find, and their judges."""
+"""Bugs that the first few seeds find, and the judges that can."""
 
 
 @pytest.mark.parametrize("name", sorted(BUGS))
@@ -34,7 +34,7 @@ def test_every_bug_has_one_name_and_a_limit() -> None:
 def test_fuzzing_finds_a_planted_bug_at_once(name: str) -> None:
     finding = look_for(BUGS[name], seeds=30)
     assert finding.seed >= 0, f"python -m tests.mutants.gate --only {name}"
-    assert finding.judge == FOUND_AT_ONCE[name], finding.story
+    assert finding.judge in FOUND_AT_ONCE[name], finding.story
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Mutant:
     mistake: str
     faults: str = "none"
     plan: dict[str, Any] = field(default_factory=dict)
-    seeds: range = range(40)
+    seeds: range = range(300)
     spec: Spec = SPEC
     scene: Callable[[Spec], Stage] | None = None
     """A schedule that shows the mistake, where random runs rarely do."""

@@ -1,0 +1,1 @@
+"""Which lines of protocols, parts and storage fuzzing alone executes."""

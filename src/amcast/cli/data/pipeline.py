@@ -1,15 +1,15 @@
-"""Commands of the pipeline: sweep, measure, report. Spark is imported when one of them runs, not before."""
+"""Commands of the pipeline: sweep, measure, report, compact. Spark is imported when one of them runs, not before."""
 
 import json as plain_json
 import re
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from amcast.cli.output import EXIT_CODES, HOLDS, JsonFlag, colour_verdict, err, out, print_json, print_table
+from amcast.cli.panels import TRACES
 from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ OrderOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Adds these commands."""
-    app.command()(sweep)
-    app.command()(measure)
-    app.command()(report)
+    app.command(rich_help_panel=TRACES)(sweep)
+    app.command(rich_help_panel=TRACES)(measure)
+    app.command(rich_help_panel=TRACES)(report)
+    app.command(rich_help_panel=TRACES)(compact)
 
 
 def sweep(
-    plan: Annotated[Path, typer.Argument(help="A TOML plan with a [grid].")],
+    plan: Annotated[Path, typer.Argument(help="A TOML plan with a table \\[grid].")],
     folder: Annotated[Path, typer.Option("--out", help="The sweep's folder; an existing sweep is resumed.")],
     master: MasterOption = None,
     traces: Annotated[
@@ -49,7 +50,6 @@ def sweep(
 
     Example: amcast sweep plans/five.toml --out sweeps/five --traces
     """
-    _require_spark_extra()
     from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
     from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job
@@ -136,7 +136,6 @@ def report(
 
     Example: amcast report sweeps/five
     """
-    _require_spark_extra()
     from amcast.figures.report import read_tables, write_report
     from amcast.lab import report_summary
     from amcast.pipeline.sweep import job
@@ -164,6 +163,26 @@ def report(
     raise typer.Exit(EXIT_CODES.get(summary.verdict, HOLDS))
 
 
+def compact(
+    folder: Annotated[str, typer.Argument(help="A finished run folder, or its URI.")],
+    target: Annotated[Path, typer.Option("--out", help="The folder of the copy, new or empty.")],
+    json: JsonFlag = False,
+) -> None:
+    """Copy a run into few files: the same rows, deliveries laid out by process, as checks read them fastest.
+
+    Example: amcast compact runs/latest --out runs/compacted
+    """
+    from amcast.pipeline.rows.run_copy import copy_run
+
+    tables = copy_run(folder, target)
+    if json:
+        print_json({"folder": str(target), "tables": {table.table: vars(table) for table in tables}})
+        return
+    rows = [(table.table, table.rows, table.files_before, table.files) for table in tables]
+    print_table(("table", "rows", "files before", "files"), rows)
+    out.print(f"the copy is {target}")
+
+
 def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
     """Writes the page about runs that were judged already; returns its path."""
     from amcast.figures.report import read_tables, write_report
@@ -178,7 +197,6 @@ def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
 def _measure_folder(
     folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
 ) -> "MeasureResult":
-    _require_spark_extra()
     from amcast.pipeline.measure import job
     from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
     from amcast.pipeline.spark.session import open_session
@@ -234,13 +252,6 @@ def _judge_folder(folder: str, master: str | None) -> dict[str, Any]:
         return check(folder, master)
     reports = [judge(read_run(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
     return {"verdict": worst_verdict([report["verdict"] for report in reports]), "runs": reports}
-
-
-def _require_spark_extra() -> None:
-    """Refuses to run without the libraries of the extra `spark`, with the command that installs them."""
-    for name in ("pyspark", "matplotlib", "pandas"):
-        if find_spec(name) is None:
-            raise UsageError(f"{name} is not installed; the pipeline needs it: pip install 'amcast[spark]'")
 
 
 def _parse_groups(order: str | None) -> list[int] | None:

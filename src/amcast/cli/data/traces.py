@@ -7,41 +7,63 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from amcast.check.histories.bank import check_bank
+from amcast.check.histories.history import read_history
+from amcast.check.histories.list_append import check_list_append
+from amcast.check.histories.register import check_register
 from amcast.check.judge import judge
 from amcast.check.verdict import Report, worst_verdict
 from amcast.cli.data.verdicts import print_reports
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, out, print_json
+from amcast.cli.panels import TRACES
 from amcast.kernel.errors import UsageError
 from amcast.trace.run import read_run, read_runs
 from amcast.trace.spacetime_diagram import draw_spacetime
-from amcast.trace.view import Selection, render_lines
+from amcast.trace.view import Selection, find_origin, render_lines
 
 if TYPE_CHECKING:
     from amcast.pipeline.watch.job import WatchStatus
 
 Engine = Literal["plain", "spark"]
+Model = Literal["register", "list-append", "bank"]
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands."""
-    app.command()(check)
-    app.command()(view)
-    app.command()(watch)
+    app.command(rich_help_panel=TRACES)(check)
+    app.command(rich_help_panel=TRACES)(view)
+    app.command(rich_help_panel=TRACES)(watch)
 
 
 def check(
     folder: Annotated[str, typer.Argument(help="A run folder, or a folder of run folders.")],
     engine: Annotated[Engine, typer.Option("--engine", help="plain: in this process; spark: any size.")] = "plain",
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
+    scratch: Annotated[
+        str | None, typer.Option("--scratch", help="A folder for sorted copies that driver and workers share.")
+    ] = None,
+    model: Annotated[
+        Model | None, typer.Option("--as", help="Check a history of calls (JSON lines) against this model instead.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Check the trace of any run, of any writer: P1 to P8, with a story for each violation.
+    """Check the trace of any run, of any writer: P1 to P9, with a story for each violation.
+
+    With --as, check a history of calls of any system, as JSON lines of Jepsen's shape: linearizable registers, lists
+    that transactions append to and read (strict serializability), or the totals of a bank.
 
     Examples: amcast check runs/latest --json   |   amcast check runs/huge --engine spark
+    |   amcast check history.jsonl --as list-append
     """
+    if model is not None:
+        _check_history(Path(folder), model, json)
     if master is not None and engine != "spark":
         raise UsageError(f"--master {master}: only for --engine spark")
-    reports = _judge_with_spark(folder, master) if engine == "spark" else [judge(run) for run in read_runs(folder)]
+    if scratch is not None and engine != "spark":
+        raise UsageError(f"--scratch {scratch}: only for --engine spark")
+    reports = (
+        _judge_with_spark(folder, master, scratch) if engine == "spark" else [judge(run) for run in read_runs(folder)]
+    )
     verdict = worst_verdict(report.verdict for report in reports)
     if json:
         data: dict[str, Any] = {"verdict": verdict}
@@ -57,10 +79,23 @@ def check(
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _judge_with_spark(folder: str, master: str | None) -> list[Report]:
+def _check_history(file: Path, model: Model, json: bool) -> None:
+    judges = {"register": check_register, "list-append": check_list_append, "bank": check_bank}
+    report = judges[model](read_history(file))
+    if json:
+        print_json(report.as_dict())
+    else:
+        counts = ", ".join(f"{count} {what}" for what, count in report.checked.items())
+        out.print(f"{model}: {colour_verdict(report.verdict)} ({counts})")
+        for sentence in report.story:
+            out.print(f"  {sentence}", markup=False)
+    raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _judge_with_spark(folder: str, master: str | None, scratch: str | None) -> list[Report]:
     from amcast.pipeline.check.job import check as judge_with_spark
 
-    return [Report.from_dict(report) for report in judge_with_spark(folder, master)["runs"]]
+    return [Report.from_dict(report) for report in judge_with_spark(folder, master, scratch)["runs"]]
 
 
 def watch(
@@ -72,7 +107,7 @@ def watch(
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Follow a run while it goes on: throughput, latency, lag per replica, and whether the order is violated.
+    """Follow a run while it goes on: throughput, latency, lag per replica, and whether integrity or order is violated.
 
     Example: amcast watch runs/demo/trace
     """
@@ -88,6 +123,7 @@ def watch(
     else:
         for sentence in found.story:
             out.print(sentence, markup=False)
+        out.print(f"real-time order (P9): {found.real_time} here; amcast check judges a run that is over", markup=False)
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
@@ -95,8 +131,9 @@ def _format_status(now: "WatchStatus") -> str:
     latency = "" if now.latency_ns_p50 is None else f", p50 {now.latency_ns_p50 / 1e6:.2f} ms"
     behind = [f"{process} by {count}" for process, count in sorted(now.lag.items()) if count]
     lag = f", behind: {', '.join(behind[:5])}" if behind else ""
+    lag += "".join(f", process {process} lacks position {at}" for process, at in list(now.holes.items())[:5])
     rate = f"{now.per_second:,.0f}/s"
-    return f"{now.multicasts} multicasts, {now.deliveries} deliveries, {rate}{latency}{lag}; order {now.verdict}"
+    return f"{now.multicasts} multicasts, {now.deliveries} deliveries, {rate}{latency}{lag}; {now.verdict}"
 
 
 def view(
@@ -105,7 +142,12 @@ def view(
     message: Annotated[int | None, typer.Option("--message", help="Only steps about this message.")] = None,
     process: Annotated[int | None, typer.Option("--process", help="Only steps at this process.")] = None,
     window: Annotated[
-        str | None, typer.Option("--window", help="Only this time, A..B in milliseconds; either end may be omitted.")
+        str | None,
+        typer.Option(
+            "--window",
+            help="Only this time, A..B in milliseconds; either end may be omitted. Live runs count from their first"
+            " multicast.",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="The most lines to print.")] = 200,
     picture_file: Annotated[
@@ -118,7 +160,8 @@ def view(
     Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
     """
     run = read_run(folder, run_name)
-    selection = Selection(message, process, *_parse_window(window))
+    origin = find_origin(run)
+    selection = Selection(message, process, *_parse_window(window, origin), origin)
     if picture_file is None:
         for line in render_lines(run, selection, limit):
             out.print(line, markup=False)
@@ -131,12 +174,12 @@ def view(
     out.print(f"the picture is in {picture_file}")
 
 
-def _parse_window(text: str | None) -> tuple[int | None, int | None]:
-    """A..B in milliseconds as nanoseconds."""
+def _parse_window(text: str | None, origin: int) -> tuple[int | None, int | None]:
+    """A..B in milliseconds behind the origin as nanoseconds."""
     if text is None:
         return None, None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)?\.\.(\d+(?:\.\d+)?)?", text)
     if not found:
         raise UsageError(f"--window {text!r}; expected milliseconds such as 0..20, 5.. or ..7.5")
-    since, until = (None if part is None else round(float(part) * 1e6) for part in found.groups())
+    since, until = (None if part is None else origin + round(float(part) * 1e6) for part in found.groups())
     return since, until

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,10 @@ DestinationsOption = Annotated[str | None, typer.Option("--destinations", help="
 MessagesOption = Annotated[int | None, typer.Option("--messages", help="Messages in all.")]
 ClientsOption = Annotated[int | None, typer.Option("--clients", help="Client processes.")]
 OutstandingOption = Annotated[int | None, typer.Option("--outstanding", help="Messages in flight per client.")]
+OrderOption = Annotated[
+    Literal["acyclic", "real-time"] | None,
+    typer.Option("--order", help="What answers promise: the protocol's order alone, or real-time order as well (P9)."),
+]
 EnvironmentOption = Annotated[str | None, typer.Option("--environment", help="A named network and placement.")]
 
 

@@ -13,6 +13,7 @@ from amcast.cli.lab.plan_options import (
     FaultsOption,
     GroupsOption,
     MessagesOption,
+    OrderOption,
     OutstandingOption,
     PlanOption,
     ProtocolOption,
@@ -20,11 +21,13 @@ from amcast.cli.lab.plan_options import (
     lay,
     planned,
 )
+from amcast.cli.lab.service_search import InvariantOption, LoadOption, SearchedOption, fuzz_service
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, print_json, show_progress
+from amcast.cli.panels import SEARCH
 from amcast.kernel.errors import UsageError
-from amcast.lab.exhaustive_search import SearchResult, list_patterns, search_patterns
+from amcast.lab.exhaustive_search import SearchResult, list_audits, list_patterns, search_patterns
 from amcast.lab.failure_scripts import make_script, prepare_script
-from amcast.lab.fuzz_campaign import Campaigner, FixedRuns, SwarmRuns, run_campaign
+from amcast.lab.fuzz_campaign import Campaigner, FixedRuns, SwarmRuns, run_campaign, run_feedback_campaign
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.runs import PreparedRun, make_judge, prepare_run
 from amcast.simulation.inputs.plan import parse_plan
@@ -36,15 +39,18 @@ from amcast.simulation.schedulers.script import Script, read_script
 from amcast.simulation.schedulers.shrink import shrink as make_small
 
 ScriptArgument = Annotated[Path, typer.Argument(help="A script that fuzz, explore or shrink wrote.")]
+FeedbackFlag = Annotated[
+    bool, typer.Option("--feedback", help="Runs that reach new states breed others, which repeat them up to there.")
+]
 ScriptOption = Annotated[Path | None, typer.Option("--script", help="The file for the script of a failure.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands."""
-    app.command()(fuzz)
-    app.command()(explore)
-    app.command()(replay)
-    app.command()(shrink)
+    app.command(rich_help_panel=SEARCH)(fuzz)
+    app.command(rich_help_panel=SEARCH)(explore)
+    app.command(rich_help_panel=SEARCH)(replay)
+    app.command(rich_help_panel=SEARCH)(shrink)
 
 
 def fuzz(
@@ -58,6 +64,7 @@ def fuzz(
     outstanding: OutstandingOption = None,
     plan: PlanOption = None,
     faults: FaultsOption = None,
+    order: OrderOption = None,
     script: ScriptOption = None,
     swarm: Annotated[
         bool | None,
@@ -66,8 +73,12 @@ def fuzz(
             " there is a --plan."
         ),
     ] = None,
+    feedback: FeedbackFlag = False,
     keep_going: Annotated[bool, typer.Option(help="Continue after a failure.")] = False,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes to use; 0: one per core.")] = 0,
+    service: SearchedOption = None,
+    load: LoadOption = None,
+    invariant: InvariantOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Run many seeds, each with its own shape, schedule and faults; check safety, then liveness after healing.
@@ -76,22 +87,25 @@ def fuzz(
     faults happen, gateways, a change of members and the protocol's options with small limits (a swarm). Options given
     here, and the fields of a --plan, are the same for all seeds. The script of a failure carries what its seed drew.
 
+    With --service a class of yours runs on the simulated nodes (docs/services.md).
+
     Examples: amcast fuzz --protocol skeen --seeds 0..5000   |   amcast fuzz -p primcast --replicas 5 --faults recovery
+    |   amcast fuzz --service bank:Bank --invariant bank:total_is_constant
     """
     first, last = parse_seeds(seeds)
+    if service is not None:
+        span = range(first, last + 1)
+        fuzz_service(service, load, invariant or (), span, protocol_name, faults, groups, keep_going, json)
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
     where = f"plan {plan}" if plan else "flags"
     is_swarm = plan is None if swarm is None else swarm
     lay(values, "faults.profile", faults)
-    runs: Campaigner
-    if is_swarm:
-        runs = SwarmRuns(values, where)
-    else:
-        _fuzz_defaults(values, faults)
-        runs = FixedRuns(parse_plan(values, where))
+    lay(values, "order", order)
+    runs = _make_runs(values, where, is_swarm, faults)
     prepared = runs.prepare(first)
     with show_progress("seeds", last - first + 1) as show:
-        found = run_campaign(runs, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
+        run = run_feedback_campaign if feedback else run_campaign
+        found = run(runs, range(first, last + 1), jobs or os.cpu_count() or 1, keep_going, show)
     failures = found.failures
     goals = prepared.spec.goals + (prepared.spec.recovery_goals if is_swarm and not faults else ())
     missed = found.list_missed_goals(goals)
@@ -101,12 +115,13 @@ def fuzz(
         "verdict": "violated" if failures else "unknown" if missed else "holds",
         "seeds": [first, last],
         "swarm": is_swarm,
+        "feedback": feedback,
         "faults": sorted(kinds),
         "runs": found.runs,
         **found.tally,
         "goals": {goal: found.notes.get(goal, 0) for goal in goals},
         "goals_missed": missed,
-        "failures": [{"seed": o.seed, "status": o.status, "story": o.story, "steps": o.steps} for o in failures],
+        "failures": _list_failures(failures),
     }
     if failures:
         name = f"{prepared.spec.name}-fuzz-{failures[0].seed}"
@@ -117,6 +132,20 @@ def fuzz(
     else:
         _print_fuzz(data, failures)
     raise typer.Exit(EXIT_CODES[data["verdict"]])
+
+
+def _list_failures(failures: list[FuzzOutcome]) -> list[dict[str, Any]]:
+    return [
+        {"seed": one.seed, "turns": one.turns, "status": one.status, "story": one.story, "steps": one.steps}
+        for one in failures
+    ]
+
+
+def _make_runs(values: dict[str, Any], where: str, is_swarm: bool, faults: str | None) -> Campaigner:
+    if is_swarm:
+        return SwarmRuns(values, where)
+    _fuzz_defaults(values, faults)
+    return FixedRuns(parse_plan(values, where))
 
 
 def _fuzz_defaults(values: dict[str, Any], faults: str | None) -> None:
@@ -173,7 +202,10 @@ def _print_fuzz(data: dict[str, Any], failures: list[FuzzOutcome]) -> None:
     for goal in data["goals_missed"]:
         err.print(f"goal {goal!r} was never reached: these runs are too tame to trust")
     for failure in failures[:5]:
-        out.print(f"seed {failure.seed} {failure.status} after {failure.steps} steps: {failure.story}", markup=False)
+        anew = "".join(f", from step {step} on that of {seed}" for step, seed in failure.turns)
+        out.print(
+            f"seed {failure.seed}{anew} {failure.status} after {failure.steps} steps: {failure.story}", markup=False
+        )
     _print_next(data)
 
 
@@ -205,28 +237,38 @@ def explore(
     links: Annotated[
         str | None, typer.Option(help="fifo, reordering or raw; the weakest claimed if not given.")
     ] = None,
+    order: OrderOption = None,
     full: Annotated[bool, typer.Option("--full", help="Without partial-order reduction.")] = False,
     script: ScriptOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Visit every interleaving of a small scope: every pattern of destinations, every order of events.
 
+    With --order real-time the first two messages are those of an auditor, who multicasts the second when the first is
+    answered, and real-time order (P9) is judged.
+
     Examples: amcast explore -p skeen   |   amcast explore -p skeen --groups 3 --destinations 0,1/1,2/0,2
+
+    Example, real-time order: amcast explore -p flexcast --order real-time --messages 3
     """
-    values = planned(plan, protocol_name, groups, replicas, None, None, messages, None, None)
+    audits = order == "real-time"
+    if audits and messages < 2:
+        raise UsageError(f"--messages {messages} with --order real-time; expected 2 or more: an auditor sends two")
+    values = planned(plan, protocol_name, groups, replicas, None, None, messages - audits, None, None)
     spec = find_protocol(values["protocol"])
     claims = spec.unreplicated if replicas == 1 and spec.unreplicated else spec.claims
     lay(values, "network.links", links or claims.links)
     # After a crash somebody must ask again, and only clients of nodes do.
     retries = crashes > 0 and "crash" in claims.faults
-    lay(values, "nodes", retries)
-    lay(values, "heartbeats", not retries)
+    lay(values, "nodes", retries or audits)
+    lay(values, "heartbeats", not retries and not audits)
+    lay(values, "order", order)
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
-    every = list_patterns(prepared.topology.groups, messages)
+    every = (list_audits if audits else list_patterns)(prepared.topology.groups, messages)
     chosen = [_parse_pattern(destinations, prepared, messages)] if destinations else list(every)
     with show_progress("states", max_states) as show:
-        found = search_patterns(prepared, chosen, budget, max_states, not full, show, most_each)
+        found = search_patterns(prepared, chosen, budget, max_states, not full, show, most_each, audits)
     data = _describe_search(prepared, found)
     if found.counterexample is not None:
         case = found.counterexample

@@ -1,4 +1,4 @@
-"""Commands of the laboratory: protocols, delays, worst, simulate."""
+"""Commands of the laboratory: protocols, delays, simulate."""
 
 import re
 import shlex
@@ -17,6 +17,7 @@ from amcast.cli.lab.plan_options import (
     FaultsOption,
     GroupsOption,
     MessagesOption,
+    OrderOption,
     OutstandingOption,
     PlanOption,
     ProtocolOption,
@@ -35,23 +36,22 @@ from amcast.cli.output import (
     print_table,
     show_progress,
 )
+from amcast.cli.panels import LABORATORY
 from amcast.kernel.errors import UsageError
 from amcast.kernel.spec import FAULTS, Spec
-from amcast.lab.delays import WorldName
+from amcast.lab.delays import WorldName, measure_closing_delays
 from amcast.lab.delays import measure_delays as measure_delays
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.runs import PreparedRun, RecordedRun, prepare_run, record_run
-from amcast.lab.worst_case import has_bound, list_skews, search_worst_case
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.plan import parse_plan
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands."""
-    app.command()(protocols)
-    app.command()(delays)
-    app.command()(worst)
-    app.command()(simulate)
+    app.command(rich_help_panel=LABORATORY)(protocols)
+    app.command(rich_help_panel=LABORATORY)(delays)
+    app.command(rich_help_panel=LABORATORY)(simulate)
 
 
 def protocols(json: JsonFlag = False) -> None:
@@ -71,12 +71,15 @@ def protocols(json: JsonFlag = False) -> None:
             "1" if spec.claims.single_replica else "2f+1",
             _survives(spec),
             "yes" if spec.claims.members else "no",
+            "yes" if spec.claims.real_time else "no",
             spec.summary,
         )
         for spec in specs
     ]
-    print_table(("name", "genuine", "delays", "replicas", "survives", "members change", "in one line"), rows)
+    names = ("name", "genuine", "delays", "replicas", "survives", "members change", "real time", "in one line")
+    print_table(names, rows)
     out.print("delays: of a lone multicast to 2 groups; survives delays: pauses, slowness, partitions, losses, skew")
+    out.print("real time: what is answered stays before what is multicast later, over all groups (P9)")
 
 
 def _survives(spec: Spec) -> str:
@@ -102,6 +105,7 @@ def _describe_spec(spec: Spec) -> dict[str, Any]:
         "quiescent": claims.quiescent,
         "fifo": claims.fifo,
         "exactly_once": claims.exactly_once,
+        "real_time": claims.real_time,
         "world": claims.world,
         "delays": {str(k): claims.delays("max", k, replicas) for k in (1, 2, 4)},
         "packets": {str(k): claims.packets(k, replicas) for k in (1, 2, 4)},
@@ -118,17 +122,21 @@ def delays(
         Literal["unit", "intergroup", "claimed", "both"],
         typer.Option("--world", help="unit: every link 1; intergroup: 1 between groups, 0 inside; or the claimed one."),
     ] = "both",
+    order: OrderOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Count the message delays and packets of one lone multicast, and compare them with the claims.
 
-    Example: amcast delays skeen --destinations 2,4 --world claimed
+    With --order real-time a process is served when it knows that the message is closed (docs/real-time.md).
+
+    Examples: amcast delays skeen --destinations 2,4 --world claimed   |   amcast delays --order real-time --world unit
     """
     worlds: dict[str, tuple[WorldName | None, ...]] = {"both": ("unit", "intergroup"), "claimed": (None,)}
     specs = [find_protocol(name) for name in names] if names else list(CATALOGUE.values())
     sizes = _parse_numbers("--replicas", replicas)
+    measure = measure_closing_delays if order == "real-time" else measure_delays
     rows = [
-        measure_delays(spec, k, n, world=chosen)
+        measure(spec, k, n, world=chosen)
         for spec in specs
         for chosen in worlds.get(world, (cast(WorldName, world),))
         for k in _parse_numbers("--destinations", destinations)
@@ -149,54 +157,6 @@ def delays(
                     _pairs(row.delays_by_role),
                     row.packets,
                     _pairs(row.claimed),
-                    colour_verdict("holds" if row.holds else "violated"),
-                )
-                for row in rows
-            ],
-        )
-    raise typer.Exit(HOLDS if all(row.holds for row in rows) else VIOLATED)
-
-
-def worst(
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Protocols; all that claim a bound if none is named.")
-    ] = None,
-    schedules: Annotated[
-        int, typer.Option("--schedules", min=1, help="How many to try, for each protocol and skew.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="The seed of all random choices.")] = 0,
-    json: JsonFlag = False,
-) -> None:
-    """Search the latest delivery under conflicts, with any delays in [0, D], and compare it with the claimed bound.
-
-    With --json each row carries the schedule that was worst.
-
-    Example: amcast worst primcast --schedules 2000
-    """
-    specs = (
-        [find_protocol(name) for name in names] if names else [spec for spec in CATALOGUE.values() if has_bound(spec)]
-    )
-    cases = [(spec, skew) for spec in specs for skew in list_skews(spec)]
-    rows = []
-    with show_progress("searches", len(cases)) as show:
-        for number, (spec, skew) in enumerate(cases, 1):
-            rows += search_worst_case(spec, schedules, seed, skew)
-            show(number)
-    if json:
-        print_json([row.as_dict() for row in rows])
-    else:
-        print_table(
-            ("protocol", "role", "skew", "latest", "bound", "share", "schedules", "seed", ""),
-            [
-                (
-                    row.protocol,
-                    row.role,
-                    row.skew,
-                    "never" if row.undelivered else f"{row.found:.3f}",
-                    f"{row.bound:g}",
-                    f"{row.found / row.bound:.1%}",
-                    row.schedules,
-                    row.seed,
                     colour_verdict("holds" if row.holds else "violated"),
                 )
                 for row in rows
@@ -227,6 +187,7 @@ def simulate(
     environment: EnvironmentOption = None,
     plan: PlanOption = None,
     faults: FaultsOption = None,
+    order: OrderOption = None,
     seed: Annotated[int | None, typer.Option("--seed", help="The seed of all random choices.")] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder to write; default: runs/NAME.")] = None,
     packets: Annotated[bool, typer.Option(help="Record every packet (P6 needs them).")] = True,
@@ -238,6 +199,7 @@ def simulate(
     """
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, environment)
     lay(values, "faults.profile", faults)
+    lay(values, "order", order)
     lay(values, "seed", seed)
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     target = folder or _free_folder(prepared)

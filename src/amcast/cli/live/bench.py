@@ -1,16 +1,31 @@
-"""The command that measures a live cluster: bench."""
+"""Commands that measure a live cluster: bench, and compare, which measures it beside the simulator."""
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal, cast
 
 import typer
 
-from amcast.cli.output import EXIT_CODES, JsonFlag, SeedOption, colour_verdict, err, out, print_json, print_table
+from amcast.cli.output import (
+    EXIT_CODES,
+    HOLDS,
+    VIOLATED,
+    JsonFlag,
+    SeedOption,
+    colour_verdict,
+    err,
+    out,
+    print_json,
+    print_table,
+)
+from amcast.cli.panels import LABORATORY
 from amcast.kernel.config import parse_config
 
 
 def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(bench)
+    """Add these commands."""
+    app.command(rich_help_panel=LABORATORY)(bench)
+    app.command(rich_help_panel=LABORATORY)(compare)
 
 
 def bench(
@@ -36,6 +51,9 @@ def bench(
         Literal["off", "sampled", "deliveries", "full"],
         typer.Option("--trace", help="Trace of nodes and clients, to measure its cost."),
     ] = "off",
+    order: Annotated[
+        Literal["acyclic", "real-time"], typer.Option("--order", help="What answers promise (docs/real-time.md).")
+    ] = "acyclic",
     seed: SeedOption = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -69,6 +87,7 @@ def bench(
         "trace": trace,
         "seed": seed,
         "rate": rate,
+        "order": order,
     }
     result = measure(parse_config(BenchmarkPlan, given, "bench"), lambda line: err.print(line, markup=False))
     if json:
@@ -81,7 +100,8 @@ def bench(
 def _show(result: dict[str, object]) -> None:
     pace = "" if result["rate"] is None else f" at {result['rate']:g}/s each"
     load = (
-        f"{result['groups']} groups x {result['replicas']} replicas of {result['protocol']}, {result['durability']},"
+        f"{result['groups']} groups x {result['replicas']} replicas of {result['protocol']}, {result['order']} order,"
+        f" {result['durability']},"
         f" {result['destinations']} destinations, {result['connections']} connections x {result['outstanding']}{pace},"
         f" {result['payload']} bytes"
     )
@@ -103,3 +123,49 @@ def _show(result: dict[str, object]) -> None:
     print_table(("", load), rows)
     for sentence in cast(list[str], result["story"]):
         out.print(sentence, markup=False)
+
+
+def compare(
+    plan: Annotated[Path, typer.Argument(help="A plan file of `amcast simulate --plan`.")],
+    folder: Annotated[Path, typer.Option("--out", help="New folder for the live run.")] = Path("runs/compare"),
+    within: Annotated[float, typer.Option(min=0.0, help="Allowed difference of the medians, in per cent.")] = 5.0,
+    json: JsonFlag = False,
+) -> None:
+    """Run one plan in the simulator and live, with its distances emulated in the links, and compare latencies.
+
+    Example: amcast compare plans/wan-compare.toml
+    """
+    from amcast.cli.live.cluster import _free
+    from amcast.lab.simulated_vs_live import compare_worlds
+    from amcast.simulation.inputs.plan import parse_plan, read_plan
+
+    found = compare_worlds(
+        parse_plan(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False)
+    )
+    agrees = found.agrees(within / 100)
+    fields = ("mean_ms", "p50_ms", "p95_ms")
+    if json:
+        print_json(
+            {
+                "agrees": agrees,
+                "folder": str(found.folder),
+                "simulated": asdict(found.simulated),
+                "live": asdict(found.live),
+                "difference_percent": {name: round(100 * found.difference(name), 2) for name in fields},
+            }
+        )
+    else:
+        rows = [
+            [
+                name,
+                f"{getattr(found.simulated, name):.2f}",
+                f"{getattr(found.live, name):.2f}",
+                f"{100 * found.difference(name):+.1f} %",
+            ]
+            for name in fields
+        ]
+        counts: list[object] = ["messages", found.simulated.messages, found.live.messages, None]
+        print_table(["latency", "simulated", "live", "difference"], [*rows, counts])
+        verdict = "agree" if agrees else "do not agree"
+        out.print(f"the medians {verdict} within {within:g} %; the live run is in {found.folder}")
+    raise typer.Exit(HOLDS if agrees else VIOLATED)

@@ -6,11 +6,12 @@ import typer
 
 from amcast.cli.live.cluster import ConfigOption
 from amcast.cli.output import JsonFlag, err, out, print_json
+from amcast.cli.panels import OPERATE
 
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    app.command()(certs)
+    app.command(rich_help_panel=OPERATE)(certs)
 
 
 def certs(

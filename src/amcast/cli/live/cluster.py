@@ -1,4 +1,4 @@
-"""Commands of the live cluster: demo, serve, up, send, tail, log."""
+"""Commands of the live cluster: demo, serve, up, call, send, tail, log."""
 
 import signal
 import time
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from amcast.cli.output import EXIT_CODES, HOLDS, UNKNOWN, JsonFlag, colour_verdict, err, out, print_json
+from amcast.cli.output import EXIT_CODES, HOLDS, UNKNOWN, VIOLATED, JsonFlag, colour_verdict, err, out, print_json
+from amcast.cli.panels import OPERATE, RUN
 from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,20 +22,33 @@ CONNECT_S = 10.0
 """Longest time to wait for a connection."""
 MIN_TIMEOUT_S = 0.1
 """Shortest useful time-out."""
-ConfigOption = Annotated[Path, typer.Option("--config", help="The cluster.toml.")]
+ConfigOption = Annotated[
+    Path,
+    typer.Option(
+        "--config",
+        envvar="AMCAST_CONFIG",
+        default_factory=lambda: Path("cluster.toml"),
+        show_default="cluster.toml in this folder",
+        help="The cluster.toml.",
+    ),
+]
+ServiceOption = Annotated[
+    str, typer.Option("--service", help="A service to run: MODULE:CLASS, such as bank:Bank (docs/services.md).")
+]
 AsOption = Annotated[str | None, typer.Option("--as", help="Name of the client, where cluster.toml names several.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command()(demo)
-    app.command()(serve)
-    app.command()(up)
-    app.command()(send)
-    app.command()(tail)
+    app.command(rich_help_panel=RUN)(demo)
+    app.command(rich_help_panel=RUN)(serve)
+    app.command(rich_help_panel=RUN)(up)
+    app.command(rich_help_panel=RUN)(call)
+    app.command(rich_help_panel=RUN)(send)
+    app.command(rich_help_panel=RUN)(tail)
     logs = typer.Typer(help="Look at the durable log of a node.", no_args_is_help=True)
     logs.command("verify")(verify)
-    app.add_typer(logs, name="log")
+    app.add_typer(logs, name="log", rich_help_panel=OPERATE)
 
 
 def demo(
@@ -50,13 +64,15 @@ def demo(
     from amcast.cli.data.pipeline import write_page
     from amcast.lab.demo import run_demo
     from amcast.pipeline.check.job import check
+    from amcast.pipeline.spark.session import open_session
 
     folder = _free(folder)
     shown = run_demo(folder, protocol, seconds, lambda line: err.print(line, markup=False))
     err.print("checking the trace with Spark and writing the report")
-    answer = check(str(shown.trace))
-    report = answer["runs"][0]
-    page = write_page(str(shown.trace), folder, answer)
+    with open_session(brief=True):
+        answer = check(str(shown.trace))
+        report = answer["runs"][0]
+        page = write_page(str(shown.trace), folder, answer)
     data = {
         "verdict": report["verdict"],
         "folder": str(folder),
@@ -98,29 +114,36 @@ def _free(folder: Path) -> Path:
 def serve(
     config: ConfigOption,
     node: Annotated[str, typer.Option("--node", help="The node: GROUP/NUMBER, such as orders/1.")],
+    service: ServiceOption = "",
+    client_name: AsOption = None,
 ) -> None:
-    """Run one node of a cluster until SIGTERM.
+    """Run one node of a cluster until SIGTERM; with --service, a service of yours on it.
 
-    Example: amcast serve --config cluster.toml --node orders/1
+    Examples: amcast serve --config cluster.toml --node orders/1   |   amcast serve --node north/1 --service bank:Bank
     """
     from amcast.cluster import main
 
-    raise typer.Exit(main([str(config), node]))
+    arguments = ["--service", service] if service else []
+    arguments += ["--as", client_name] if client_name else []
+    raise typer.Exit(main([str(config), node, *arguments]))
 
 
-def up(config: ConfigOption) -> None:
+def up(config: ConfigOption, service: ServiceOption = "") -> None:
     """Start every node of a cluster.toml as a local process; stop them with Ctrl-C or SIGTERM.
 
     If a node exits, `up` reports it and does not restart it. Exit code 2: some node exited with an error.
 
-    Example: amcast up --config cluster.toml
+    Examples: amcast up --config cluster.toml   |   amcast up --service bank:Bank
     """
     from amcast.cluster import local_cluster
     from amcast.live.config.cluster import read_cluster
+    from amcast.services.loader import load_service
 
     cluster = read_cluster(config)
+    if service:
+        load_service(service)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with local_cluster(cluster) as running:
+    with local_cluster(cluster, service=service) as running:
         for name, process in cluster.nodes().items():
             host, port = cluster.addresses[process]
             out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
@@ -136,11 +159,68 @@ def up(config: ConfigOption) -> None:
                 for name, code in running.take_exited().items():
                     left -= 1
                     failed += code != 0
-                    hint = f"; to restart it: amcast serve --config {config} --node {name}" if code else ""
-                    err.print(f"{name} exited with code {code}: {running.last_log_line(name)}{hint}", markup=False)
+                    flag = f" --service {service}" if service else ""
+                    hint = f"; to restart it: amcast serve --config {config} --node {name}{flag}" if code else ""
+                    # What a node that was killed logged before says nothing about its end.
+                    end = f"was killed by {_name_signal(-code)}"
+                    if code >= 0:
+                        end = f"exited with code {code}: {running.last_log_line(name)}"
+                    err.print(f"{name} {end}{hint}", markup=False)
         except KeyboardInterrupt:
             err.print("stopping")
     raise typer.Exit(UNKNOWN if failed else HOLDS)
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def call(
+    config: ConfigOption,
+    method: Annotated[str, typer.Argument(help="MODULE:CLASS.METHOD, such as bank:Bank.transfer.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments: text, or JSON where that fits.")] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=MIN_TIMEOUT_S, help="Seconds to wait for the connection and the results.")
+    ] = 30.0,
+    client_name: AsOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Call a command or query of the service that a cluster runs, and print what it returns.
+
+    Exit code 1: the command raised an exception; 2: unknown whether it was executed.
+
+    Example: amcast call --config cluster.toml bank:Bank.transfer ann bob 5
+    """
+    from amcast.cluster import connect
+    from amcast.live.config.cluster import read_cluster
+    from amcast.live.server.node import run_loop
+    from amcast.services.errors import CommandError
+    from amcast.services.loader import load_service
+
+    reference, _, name = method.rpartition(".")
+    if ":" not in reference:
+        raise UsageError(f"method = {method!r}; expected MODULE:CLASS.METHOD, such as bank:Bank.transfer")
+    description, cluster = load_service(reference), read_cluster(config)
+    values = description.find(name).parse(arguments or [])
+
+    async def run() -> None:
+        async with connect(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
+            outcome = await getattr(client.service(description), name)(*values, timeout_s=timeout)
+        data = {"value": outcome.value, "by_group": outcome.by_group, "positions": outcome.positions}
+        if json:
+            print_json(data)
+        else:
+            same = len(outcome.by_group) == 1 or all(one == outcome.value for one in outcome.by_group.values())
+            out.print(str(outcome.value if same else outcome.by_group), markup=False)
+
+    try:
+        run_loop(run())
+    except CommandError as error:
+        err.print(f"amcast: {error}", markup=False)
+        raise typer.Exit(VIOLATED) from None
 
 
 def send(
@@ -192,6 +272,9 @@ def tail(
         typer.Option("--since", min=0, help="First position, if it is still held; default: the current one."),
     ] = None,
     count: Annotated[int, typer.Option("--count", min=0, help="Number of messages after which to stop; 0: never.")] = 0,
+    only_closed: Annotated[
+        bool, typer.Option("--only-closed", help='Each one when it is closed; in a cluster with order = "real-time".')
+    ] = False,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -204,7 +287,7 @@ def tail(
 
     async def follow() -> None:
         left = count
-        async with subscribe(config, group, since=since, client=client_name) as deliveries:
+        async with subscribe(config, group, since=since, only_closed=only_closed, client=client_name) as deliveries:
             async for delivery in deliveries:
                 _show(delivery, json)
                 left -= 1

@@ -10,6 +10,7 @@ import typer
 
 from amcast.cli.live.cluster import ConfigOption
 from amcast.cli.output import HOLDS, VIOLATED, JsonFlag, err, out, print_json
+from amcast.cli.panels import OPERATE
 from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ FOLLOW_HINT = "`amcast change --follow` writes the file for the current members"
 
 def register(app: typer.Typer) -> None:
     """Add this command."""
-    app.command()(change)
+    app.command(rich_help_panel=OPERATE)(change)
 
 
 def change(

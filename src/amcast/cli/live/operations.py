@@ -1,15 +1,14 @@
-"""Commands for operators of a live cluster: status, explain, roll, replace, compare."""
+"""Commands for operators of a live cluster: status, explain, roll, replace."""
 
 import getpass
 import subprocess
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from amcast.cli.live.cluster import ConfigOption
-from amcast.cli.output import HOLDS, UNKNOWN, VIOLATED, JsonFlag, err, out, print_json, print_table
+from amcast.cli.output import HOLDS, UNKNOWN, JsonFlag, err, out, print_json, print_table
+from amcast.cli.panels import OPERATE
 from amcast.kernel.errors import CannotTellError, UsageError
 
 if TYPE_CHECKING:
@@ -22,11 +21,10 @@ ClientOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command()(status)
-    app.command()(explain)
-    app.command()(roll)
-    app.command()(replace)
-    app.command()(compare)
+    app.command(rich_help_panel=OPERATE)(status)
+    app.command(rich_help_panel=OPERATE)(explain)
+    app.command(rich_help_panel=OPERATE)(roll)
+    app.command(rich_help_panel=OPERATE)(replace)
 
 
 def status(
@@ -91,6 +89,8 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
             continue
         for reason in status["not_ready_reasons"]:
             err.print(f"{name} is not ready: {reason}", markup=False)
+        for warning in status["warnings"]:
+            err.print(f"{name} is ready, but {warning}" if status["ready"] else f"{name}: {warning}", markup=False)
         for link in status["links"]:
             if link["congested"]:
                 err.print(f"{name}: {names[link['peer']]} is slow; {link['queued_bytes']} bytes are queued for it")
@@ -138,7 +138,7 @@ def explain(
 ) -> None:
     """Show what a message waits for at every replica, phase by phase, and which processes are late.
 
-    Exit code 2: no replica answers.
+    Exit code 2: no replica answers, or none knows the message.
 
     Example: amcast explain --config cluster.toml 1048576000000003
     """
@@ -151,9 +151,19 @@ def explain(
     late = [names.get(process, process) for process in late_processes(answers)]
     delivered = [name for name, answer in answers.items() if answer.get("delivered")]
     silent = sum("error" in answer for answer in answers.values())
-    code = UNKNOWN if silent == len(answers) else HOLDS
+    phases = [phase for answer in answers.values() for phase in answer.get("phases", ())]
+    is_known = bool(delivered) or any(phase["is_done"] for phase in phases)
+    code = HOLDS if is_known else UNKNOWN
     if json:
-        print_json({"message": message, "delivered": delivered, "waiting_for": late, "nodes": answers})
+        print_json(
+            {
+                "message": message,
+                "known": is_known,
+                "delivered": delivered,
+                "waiting_for": late,
+                "nodes": answers,
+            }
+        )
         raise typer.Exit(code)
     for name, answer in answers.items():
         if "error" in answer:
@@ -166,8 +176,10 @@ def explain(
                 f"{name}: {mark} {phase['name']}: {phase['description']}{f' (late: {waits})' if waits else ''}",
                 markup=False,
             )
+    none = "no replica that answers" if silent else "no replica"
+    if code == UNKNOWN and silent < len(answers):
+        err.print(f"{none} knows message {message}: it was not multicast, has not arrived, or was delivered long ago")
     if code == HOLDS:
-        none = "no replica that answers" if silent else "no replica"
         out.print(f"delivered by {', '.join(delivered) or none}{f'; late: {late[0]}' if late else ''}")
     raise typer.Exit(code)
 
@@ -247,49 +259,3 @@ def replace(
     close_audit()
     out.print(f"{node} will begin incarnation {first} without state, and receive it from its group")
     err.print(f"start it: amcast serve --config {config} --node {node}", markup=False)
-
-
-def compare(
-    plan: Annotated[Path, typer.Argument(help="A plan file of `amcast simulate --plan`.")],
-    folder: Annotated[Path, typer.Option("--out", help="New folder for the live run.")] = Path("runs/compare"),
-    within: Annotated[float, typer.Option(min=0.0, help="Allowed difference of the medians, in per cent.")] = 5.0,
-    json: JsonFlag = False,
-) -> None:
-    """Run one plan in the simulator and live, with its distances emulated in the links, and compare latencies.
-
-    Example: amcast compare plans/wan-compare.toml
-    """
-    from amcast.cli.live.cluster import _free
-    from amcast.lab.simulated_vs_live import compare_worlds
-    from amcast.simulation.inputs.plan import parse_plan, read_plan
-
-    found = compare_worlds(
-        parse_plan(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False)
-    )
-    agrees = found.agrees(within / 100)
-    fields = ("mean_ms", "p50_ms", "p95_ms")
-    if json:
-        print_json(
-            {
-                "agrees": agrees,
-                "folder": str(found.folder),
-                "simulated": asdict(found.simulated),
-                "live": asdict(found.live),
-                "difference_percent": {name: round(100 * found.difference(name), 2) for name in fields},
-            }
-        )
-    else:
-        rows = [
-            [
-                name,
-                f"{getattr(found.simulated, name):.2f}",
-                f"{getattr(found.live, name):.2f}",
-                f"{100 * found.difference(name):+.1f} %",
-            ]
-            for name in fields
-        ]
-        counts: list[object] = ["messages", found.simulated.messages, found.live.messages, None]
-        print_table(["latency", "simulated", "live", "difference"], [*rows, counts])
-        verdict = "agree" if agrees else "do not agree"
-        out.print(f"the medians {verdict} within {within:g} %; the live run is in {found.folder}")
-    raise typer.Exit(HOLDS if agrees else VIOLATED)

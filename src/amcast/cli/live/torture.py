@@ -6,29 +6,41 @@ from typing import Annotated
 import typer
 
 from amcast.cli.output import EXIT_CODES, JsonFlag, SeedOption, colour_verdict, err, out, print_json, print_table
+from amcast.cli.panels import SEARCH
 from amcast.kernel.config import parse_config
 
 
 def register(app: typer.Typer) -> None:
     """Adds this command."""
-    app.command()(torture)
+    app.command(rich_help_panel=SEARCH)(torture)
 
 
 def torture(
     protocol: Annotated[str, typer.Option("--protocol", "-p", help="Protocol of the cluster.")] = "primcast",
     minutes: Annotated[float, typer.Option("--minutes", help="How long faults strike.")] = 1.0,
     faults: Annotated[
-        str, typer.Option("--faults", help="all, or some of kill, stop, leave, cut, flap, corrupt: kill,cut")
+        str,
+        typer.Option(
+            "--faults",
+            help="all, or some of kill, stop, leave, cut, flap, corrupt, torn, rot, rollback, emptied, full, slow,"
+            " members: kill,cut",
+        ),
     ] = "all",
     groups: Annotated[int, typer.Option("--groups", help="Groups in the cluster.")] = 2,
     replicas: Annotated[int, typer.Option("--replicas", help="Replicas in each group.")] = 3,
     durability: Annotated[str, typer.Option("--durability", help="os or fsync.")] = "os",
+    order: Annotated[
+        str, typer.Option("--order", help="What answers promise: acyclic, or real-time, which is then judged as well.")
+    ] = "acyclic",
     network: Annotated[
         str, typer.Option("--network", help="namespaces (needs root), proxy, or auto: the first that works.")
     ] = "auto",
     folder: Annotated[Path, typer.Option("--out", help="The folder of the run; it must be new.")] = Path(
         "runs/torture"
     ),
+    append: Annotated[
+        Path | None, typer.Option("--append", help="A file that gets one line of JSON about the run.")
+    ] = None,
     seed: SeedOption = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -43,6 +55,7 @@ def torture(
     from dataclasses import asdict
 
     from amcast.lab.torture.campaign import FILE, TorturePlan, run_torture
+    from amcast.lab.torture.record import append_record
 
     given = {
         "protocol": protocol,
@@ -51,11 +64,14 @@ def torture(
         "groups": groups,
         "replicas": replicas,
         "durability": durability,
+        "order": order,
         "network": network,
         "seed": seed,
     }
     plan = parse_config(TorturePlan, given, "torture")
     result = run_torture(plan, folder, lambda line: err.print(line, markup=False))
+    if append is not None:
+        append_record(append, result)
     if json:
         print_json(asdict(result))
     else:

@@ -2,6 +2,7 @@
 
     python benchmarks/hosts.py                   the three loads of docs/live.md
     python benchmarks/hosts.py 6 170             so many clients, so many messages in each one's batch
+    python benchmarks/hosts.py --order real-time --local     the other order; messages to one group
 
 Hosts, links, connections, codec, nodes and protocol are the real ones; only the transports are lists. Replicas take
 turns, so bundles and bursts are as large as they can be. CPU microseconds per multicast, all replicas together, best of
@@ -22,7 +23,7 @@ from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.limits import Limits
 from amcast.live.wire.connection import Connection
-from amcast.parts.node.messages import GatewayConfig, NodeConfig
+from amcast.parts.node.messages import GatewayConfig, NodeConfig, RealTimeConfig
 from amcast.protocols.catalogue import get_protocol
 
 GROUPS, REPLICAS = 2, 3
@@ -52,11 +53,13 @@ class Wire:
 class Bench:
     """The replicas, and clients that each have one message on its way."""
 
-    def __init__(self, clients: int, batch: int, payload: int) -> None:
+    def __init__(self, clients: int, batch: int, payload: int, order: str = "acyclic", is_local: bool = False) -> None:
         topology = Topology.grid(GROUPS, REPLICAS)
         bare = get_protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
-        spec = build_node_spec(bare, NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False)))
+        real_time = RealTimeConfig() if order == "real-time" else None
+        gateway = GatewayConfig(gather_windows=False)
+        spec = build_node_spec(bare, NodeConfig(omega=None, gateway=gateway, real_time=real_time))
         config = spec.configure({"records": False})
         recent_bytes = Limits().recent_bytes
         self.hosts = [
@@ -74,6 +77,7 @@ class Bench:
                 link.is_server = True
         self._others = {me: [other for other in topology.servers if other != me] for me in topology.servers}
         self.gateway = self.hosts[REPLICAS]
+        self.destinations = (1,) if is_local else tuple(range(GROUPS))
         self.clients = range(FIRST_CLIENT, FIRST_CLIENT + clients)
         for client in self.clients:
             self._join(self.gateway, client)
@@ -124,7 +128,7 @@ class Bench:
         number = self.sent[client]
         self.sent[client] = number + 1
         codec = self.gateway.codec
-        message = Message(message_id(client, number), client, tuple(range(GROUPS)), self.payload)
+        message = Message(message_id(client, number), client, self.destinations, self.payload)
         return codec.encode_frame(number + 1, number, [codec.encode(Request(message))])
 
     def _taken(self, source: int, target: int) -> bytes:
@@ -134,9 +138,11 @@ class Bench:
         return b"".join(written)
 
 
-async def measured(clients: int, batch: int, payload: int, seconds: float) -> list[str]:
+async def measured(
+    clients: int, batch: int, payload: int, seconds: float, order: str = "acyclic", is_local: bool = False
+) -> list[str]:
     """One row of the table, from rounds of thirty messages of each client."""
-    bench = Bench(clients, batch, payload)
+    bench = Bench(clients, batch, payload, order, is_local)
     await asyncio.sleep(0)
     for host in bench.hosts:
         host.tick()
@@ -162,10 +168,13 @@ def main() -> None:
     parser.add_argument("batch", type=int, nargs="?", default=1)
     parser.add_argument("--payload", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=3.0, help="of CPU, for each load; the best round counts")
+    parser.add_argument("--order", choices=("acyclic", "real-time"), default="acyclic")
+    parser.add_argument("--local", action="store_true", help="messages to the gateway's group alone")
     given = parser.parse_args()
     print("clients x batch | us/multicast | us/client message | ticks/client message")
     for clients, batch in LOADS if given.clients is None else ((given.clients, given.batch),):
-        print(" | ".join(asyncio.run(measured(clients, batch, given.payload, given.seconds))), flush=True)
+        row = asyncio.run(measured(clients, batch, given.payload, given.seconds, given.order, given.local))
+        print(" | ".join(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import amcast
 
 PACKAGE = str(Path(amcast.__file__).parent)
-WALKS = 40
+WALKS = 200
 CLUSTER = """\
 name = "walk"
 protocol = "primcast"

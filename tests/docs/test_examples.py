@@ -19,9 +19,20 @@ from tests import ROOT
 
 DOCS = ROOT / "docs"
 EXPECTED = {
-    "client.md": ["000000", "1000 in", "from any thread", "may or may not be delivered", "and me", "1"],
+    "client.md": [
+        "000000",
+        "1000 in",
+        "from any thread",
+        "may or may not be delivered",
+        "and me",
+        "1",
+        "from the journal: 1",
+    ],
+    "real-time.md": ["closed before"],
     "quickstart.md": ["read from orders: b'hello'"],
+    "../README.md": ["stock, position"],
 }
+RESERVATION = "reserve 3 of 17 for Ann"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -38,7 +49,7 @@ def commanded(*arguments: str) -> str:
 @pytest.mark.live
 def test_every_example_runs(tmp_path: Path) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(format_local_config({"orders": 3, "stock": 1}, durability="os"))
+    file.write_text(format_local_config({"orders": 3, "stock": 1}, durability="os", order="real-time"))
     with local_cluster(read_cluster(file)) as running:
         running.stop("orders/3")
         for page, expected in EXPECTED.items():
@@ -52,9 +63,19 @@ def test_every_example_runs(tmp_path: Path) -> None:
                 assert done.returncode == 0, done.stderr
                 assert text in done.stdout, (example, done.stdout)
         assert "was ordered in 2 groups" in commanded("send", "--config", str(file), "orders,stock", "hi\x1b[1m")
-        output = commanded("tail", "--config", str(file), "stock", "--since", "0", "--count", "4", "--json")
+        output = commanded(
+            "tail", "--config", str(file), "stock", "--since", "0", "--count", "7", "--only-closed", "--json"
+        )
         rows = [json.loads(line) for line in output.splitlines()]
-        assert [row["payload"] for row in rows] == ["one coffee", "maybe", "hello", "hi\x1b[1m"]
+        assert [row["payload"] for row in rows] == [
+            "one coffee",
+            "maybe",
+            "move 10",
+            "read",
+            "hello",
+            RESERVATION,
+            "hi\x1b[1m",
+        ]
         last = rows[-1]["position"]
         line = commanded("tail", "--config", str(file), "stock", "--since", str(last), "--count", "1")
         assert line == f"{last}.0 from {rows[-1]['sender']}: hi\N{REPLACEMENT CHARACTER}[1m\n"

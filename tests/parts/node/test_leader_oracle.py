@@ -5,17 +5,19 @@ from random import Random
 import pytest
 
 from amcast.assembly import scale_node
-from amcast.kernel.effects import Send, SetTimer
+from amcast.kernel.effects import Persist, Send, SetTimer
 from amcast.kernel.events import Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.kernel.units import MILLISECOND
+from amcast.parts.groups.leader_group import REPAIR_TIMER
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.protocols.primcast.messages import NewEpoch
 from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network, NetworkConfig
 from amcast.simulation.schedulers.discrete_event import DiscreteEventScheduler
@@ -77,6 +79,19 @@ def test_restarted_member_does_not_take_the_lead_back() -> None:
     assert omega.handle_timer("omega-0") == 1
     assert omega.handle_heartbeat(0, Heartbeat(1)) is None
     assert omega.leader == 1
+
+
+def test_restarted_first_member_does_not_campaign_before_it_hears_a_heartbeat() -> None:
+    spec = CATALOGUE["primcast"]
+    node = Node(spec.process(0, TOPOLOGY, spec.configure()), NodeConfig(omega=OmegaConfig()))
+    records = [effect.record for effect in node.step((Started(),), 0) if isinstance(effect, Persist)]
+    restarted = Node(spec.process(0, TOPOLOGY, spec.configure()), NodeConfig(omega=OmegaConfig()))
+    restarted.step((Started(tuple(records), 1),), 5 * MILLISECOND)
+    assert restarted.omega is not None
+    assert restarted.omega.leader == 1
+    assert restarted.protocol._suggested_leader == 1
+    effects = restarted.step((Timer(REPAIR_TIMER),), 1500 * MILLISECOND)
+    assert not [e for e in effects if isinstance(e, Send) and isinstance(e.body, NewEpoch)]
 
 
 def test_heartbeat_interval_above_the_timeout_is_rejected() -> None:

@@ -57,16 +57,19 @@ class Omega:
         """The incarnation in which a member announced that it leaves: its later heartbeats of that incarnation do not
         count."""
 
-    def start(self, incarnation: int, joins: bool = False) -> None:
-        """Starts an incarnation of the owner; `joins` if its group ran before it was a member."""
+    # The methods below return the new leader if it has changed, and None otherwise.
+
+    def start(self, incarnation: int, joins: bool = False) -> ProcessId | None:
+        """Starts an incarnation of the owner; `joins` if its group ran before it was a member. A restarted member
+        follows another one from the beginning: if it took itself for the leader until the first heartbeat came, it
+        would depose the leader that the group has elected meanwhile."""
         self.incarnation = self._incarnations[self.owner.me] = incarnation
         self._since[self.owner.me] = self.owner.now if incarnation > 0 or joins else 0
         if self.others:
             self._send_heartbeat()
             for member in self.others:
                 self._restart_timeout(member)
-
-    # The methods below return the new leader if it has changed, and None otherwise.
+        return self._elect()
 
     def handle_heartbeat(self, sender: ProcessId, body: Heartbeat) -> ProcessId | None:
         if sender not in self._incarnations or self._left.get(sender, -1) >= body.incarnation:

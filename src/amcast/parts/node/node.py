@@ -387,14 +387,16 @@ class Node(Process):
                 if leader == self.me:
                     self._send_pending_replies()
             case Started(records, incarnation):
+                suggested = None
                 if self.omega is not None:
                     # A process that joins a running group has run for no time, and does not take the lead.
-                    self.omega.start(incarnation, joins=self.protocol.topology.configuration > 0)
+                    suggested = self.omega.start(incarnation, joins=self.protocol.topology.configuration > 0)
                 if self.gateway is not None:
                     self.gateway.start(incarnation)
                 if self.real_time is not None:
                     self.real_time.start(records)
                 for_protocol.append(Started(self._take_chain(open_checkpoints(records)), incarnation, event.folder))
+                self._follow_leader(suggested, for_protocol)
                 self._touches_membership = True
                 return True
             case StateTaken(position, digest):

@@ -13,6 +13,7 @@ from amcast.parts.node.replica_comparison import (
     MAX_UNCHAINED,
     OFFER_HEARTBEATS,
     ORIGIN_HEARTBEATS,
+    REPEAT_HEARTBEATS,
     ReplicaComparison,
 )
 
@@ -38,9 +39,9 @@ class Group:
         for _ in range(rounds):
             reports = {sender: self.replicas[sender].make_report() for sender in senders}
             for receiver in senders:
-                for sender in senders:
-                    if sender != receiver:
-                        self.replicas[receiver].receive(sender, self.incarnations[sender], reports[sender])
+                for sender, report in reports.items():
+                    if sender != receiver and report is not None:
+                        self.replicas[receiver].receive(sender, self.incarnations[sender], report)
 
     def restart(self, member: int, record: ChainRecord | None = None) -> ReplicaComparison:
         self.incarnations[member] += 1
@@ -69,6 +70,20 @@ def deliver_bundle(*texts: str, first: int = 0) -> Deliver:
 
 def numbers(first: int, end: int) -> list[str]:
     return [str(number) for number in range(first, end)]
+
+
+def test_unchanged_report_is_sent_with_every_fifth_heartbeat_and_on_demand() -> None:
+    replica = ReplicaComparison(0, (0, 1, 2))
+    first = replica.make_report()
+    assert first is not None
+    later = [replica.make_report() for _ in range(2 * REPEAT_HEARTBEATS)]
+    assert later == [*[None] * (REPEAT_HEARTBEATS - 1), first] * 2
+    replica.repeat_report()
+    assert replica.make_report() == first
+    replica.record(Deliver(message("a"), 0))
+    changed = replica.make_report()
+    assert changed is not None
+    assert changed != first
 
 
 def test_equal_replicas_agree() -> None:
@@ -282,7 +297,10 @@ def test_chains_of_different_origins_are_not_called_equal() -> None:
     replica.skip_to(1)
     for _ in range(ORIGIN_HEARTBEATS):
         replica.make_report()
-    group.replicas[0].receive(1, 1, replica.make_report())
+    replica.repeat_report()
+    report = replica.make_report()
+    assert report is not None
+    group.replicas[0].receive(1, 1, report)
     assert group.replicas[0].describe_compared() == "from position 0: process 1: not compared"
 
 

@@ -197,7 +197,7 @@ class ReplicaRuntime:
                     log.error("process %d: %s%s", self.host.me, divergence, advice)
                 else:
                     log.info("process %d: its group has no differing replicas any more", self.host.me)
-            if self.status.has_diverged() and self._on_diverged is not None:
+            if divergence and self.status.has_diverged() and self._on_diverged is not None:
                 self._on_diverged(divergence)
                 return
 

@@ -179,6 +179,8 @@ class ComparisonState(State, frozen=True):
     own_states: tuple[tuple[int, int], ...]
     claimed_states: tuple[tuple[ProcessId, tuple[int, int]], ...]
     states: ResultsState
+    reported: ComparisonReport | None
+    skipped: int
 
 
 class OmegaState(State, frozen=True):

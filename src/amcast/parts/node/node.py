@@ -405,6 +405,7 @@ class Node(Process):
                 return True
             case LinkReset(peer):
                 self.admission.handle_link_reset(peer)
+                self.comparison.repeat_report()
                 if self.gateway is not None:
                     self._gateway_events.append(event)
                 if self.real_time is not None:
@@ -455,7 +456,7 @@ class Node(Process):
             self.admission.handle_records(sender, body.incarnation, body.records)  # type: ignore[attr-defined]
             if body.comparison is not None:  # type: ignore[attr-defined]
                 self.comparison.receive(sender, body.incarnation, body.comparison)  # type: ignore[attr-defined]
-                self._follow_comparison()
+            self._follow_comparison()
             if self.omega is not None:
                 was_suspected = not self.omega.trusts(sender)
                 leader = self.omega.handle_heartbeat(sender, body)  # type: ignore[arg-type]
@@ -505,6 +506,7 @@ class Node(Process):
         self._outcome = outcome
         if outcome == "minority":
             self._outbox.clear()
+            self.comparison.repeat_report()
             self.admission.stop(self.comparison.describe())
             if self.omega is not None:
                 self.omega.announce_end()

@@ -42,7 +42,9 @@ MAX_UNCHAINED: Final = 256
 MAX_UNCHAINED_BYTES: Final = 4 << 20
 """Deliveries, and their bytes, that are kept while the chain before them is unknown."""
 MAX_STATES: Final = 16
-OFFER_HEARTBEATS: Final = 3
+REPEAT_HEARTBEATS: Final = 5
+"""An unchanged report goes with every so many-th heartbeat: for members that have restarted since."""
+OFFER_HEARTBEATS: Final = REPEAT_HEARTBEATS + 1
 """So many heartbeats a member waits for the chains of all others before it takes over one."""
 ORIGIN_HEARTBEATS: Final = 25
 """After so many heartbeats without any chain to take over, a member begins a new one."""
@@ -65,6 +67,8 @@ class ReplicaComparison:
         "_next",
         "_own_states",
         "_points",
+        "_reported",
+        "_skipped",
         "_states",
         "_unchained",
         "_unchained_bytes",
@@ -95,6 +99,10 @@ class ReplicaComparison:
         """The lowest position of a claim that is not reached."""
         self._waits = 0
         """Own heartbeats since the chain was lost."""
+        self._reported: ComparisonReport | None = None
+        """The report that was sent last."""
+        self._skipped = 0
+        """Own heartbeats since then."""
         self._incarnations: dict[ProcessId, int] = {}
         self._deliveries = ComparisonResults("deliveries", me, members)
         self._own_states: deque[tuple[int, int]] = deque(maxlen=MAX_STATES)
@@ -135,6 +143,7 @@ class ReplicaComparison:
         self._next = end
         if end >= self._wanted:
             self._compare_claims()
+            self._decide()
 
     def _record_elsewhere(self, delivery: Deliver) -> None:
         """Records a delivery that is repeated, in part or as a whole, or one behind a gap."""
@@ -180,19 +189,28 @@ class ReplicaComparison:
 
     # Heartbeats
 
-    def make_report(self) -> ComparisonReport:
-        """What the next heartbeat of this member carries."""
+    def make_report(self) -> ComparisonReport | None:
+        """What the next heartbeat of this member carries; None if the others have it from an earlier one."""
         if not self._is_anchored:
             self._waits += 1
             self._take_over_chain()
             if not self._is_anchored and self._waits >= ORIGIN_HEARTBEATS and not self._claims:
                 self._adopt(DeliveryChain(begin_chain(self._next)), self._next)
-        return ComparisonReport(
+        report = ComparisonReport(
             self._chain.point if self._is_anchored else None,
             self._deliveries.find_own(),
             self._own_states[-1] if self._own_states else None,
             self._states.find_own(),
         )
+        self._skipped += 1
+        if report == self._reported and self._skipped < REPEAT_HEARTBEATS:
+            return None
+        self._reported, self._skipped = report, 0
+        return report
+
+    def repeat_report(self) -> None:
+        """Sends the report with the next heartbeat in any case: others may not have received the last one."""
+        self._reported = None
 
     def receive(self, sender: ProcessId, incarnation: int, report: ComparisonReport) -> None:
         """Compares this member with another one that sent a heartbeat."""
@@ -353,6 +371,8 @@ class ReplicaComparison:
             tuple(self._own_states),
             tuple(sorted(self._claimed_states.items())),
             self._states.snapshot(),
+            self._reported,
+            self._skipped,
         )
 
     def restore(self, state: ComparisonState) -> None:
@@ -371,6 +391,7 @@ class ReplicaComparison:
         self._own_states = deque(state.own_states, MAX_STATES)
         self._claimed_states = dict(state.claimed_states)
         self._states.restore(state.states)
+        self._reported, self._skipped = state.reported, state.skipped
         reached = [claim.position for claim in self._claims.values() if claim.position > self._next]
         self._wanted = min(reached, default=_NONE) if self._is_anchored else _NONE
         self._decide()

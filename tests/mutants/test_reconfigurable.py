@@ -166,7 +166,8 @@ other groups is lost."""
 def _wait_for_quorums_of_the_next_configuration(self: Reconfigurable) -> None:
     while len(self._instances) > 1:
         old = self._instances[0].configuration
-        if old >= self._first_needed and not self._have_quorums_started(self._instances[1]):
+        following = self._instances[1]
+        if old >= self._first_needed and not self._have_quorums_reached(following.configuration, following.topology):
             return
         self._first_needed = max(self._first_needed, old + 1)
         del self._instances[0]

@@ -9,9 +9,9 @@ import pytest
 from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
 from amcast.kernel.effects import Effect, Persist, Send
-from amcast.kernel.events import Event, LinkReset, Receive, Started
+from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
 from amcast.kernel.ids import message_id
-from amcast.kernel.message import Message, Request
+from amcast.kernel.message import Message, Record, Request
 from amcast.kernel.reconfiguration import change_topology, encode_topology, make_change_message
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import ConfigurationStarted
@@ -24,7 +24,7 @@ from amcast.parts.membership.messages import (
     SkippedBarrier,
     make_body_type,
 )
-from amcast.parts.membership.reconfigurable import Reconfigurable, build_reconfigurable_spec
+from amcast.parts.membership.reconfigurable import RETRY_TIMER, Reconfigurable, build_reconfigurable_spec
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.catalogue import CATALOGUE
@@ -192,15 +192,24 @@ def test_checkpoints_beside_old_instances_wait_for_deliveries(name: str, monkeyp
 # A state transfer past the barrier
 
 
-def lagging_member() -> tuple[Reconfigurable, ConfigurationInfo, Receive]:
+FIRST = Topology.grid(2, 3, 1)
+
+
+def make_member(process: int, *records: Record) -> Reconfigurable:
+    """A member that has started, again if there are records."""
+    spec = build_reconfigurable_spec(CATALOGUE["whitebox"])
+    member = spec.process(process, FIRST, spec.configure())
+    assert isinstance(member, Reconfigurable)
+    member.step([Started(records, 1 if records else 0)], 0)
+    return member
+
+
+def lagging_member(remove: int | None = None) -> tuple[Reconfigurable, ConfigurationInfo, Receive]:
     """A member at position 0 of configuration 0, the offer of configuration 1, which begins at position 5, and a body
     that makes it install a state at position 7."""
-    first = Topology.grid(2, 3, 1)
-    spec = build_reconfigurable_spec(CATALOGUE["whitebox"])
-    member = spec.process(1, first, spec.configure())
-    assert isinstance(member, Reconfigurable)
-    member.step([Started((), 0)], 0)
-    start = ConfigurationStart(1, encode_topology(change_topology(first, 0, add=20)), position=5)
+    member = make_member(1)
+    moved = change_topology(FIRST, 0, add=20 if remove is None else None, remove=remove)
+    start = ConfigurationStart(1, encode_topology(moved), position=5)
     transfer = CatchUp(DeliveryHistory(7, (), DeliveredPrefix(9, 0, DeliveredSet().snapshot(), ())))
     envelope = make_body_type(CATALOGUE["whitebox"].bodies)(0, transfer, 5)
     return member, ConfigurationInfo(start, 0, is_offer=True), Receive(0, envelope)
@@ -227,3 +236,59 @@ def test_member_that_skipped_the_barrier_without_an_offer_takes_a_later_one() ->
     assert member.configuration == 0
     member.step([Receive(0, offer)], 2)
     assert (member.configuration, member.position) == (1, 5)
+
+
+@pytest.mark.parametrize("is_offered_first", [True, False])
+def test_start_of_a_configuration_is_taken_from_the_member_that_it_removes(is_offered_first: bool) -> None:
+    """It may be the only one that has passed the barrier, and remembers what was before."""
+    member, offer, transfer = lagging_member(remove=0)
+    events = [Receive(0, offer), transfer] if is_offered_first else [transfer, Receive(0, offer)]
+    for now, event in enumerate(events, 1):
+        member.step([event], now)
+    assert (member.configuration, member.position) == (1, 5)
+
+
+def test_start_of_a_configuration_is_not_taken_from_another_group() -> None:
+    """Its position and deliveries are those of another group."""
+    member, offer, transfer = lagging_member(remove=0)
+    member.step([transfer], 1)
+    member.step([Receive(3, offer)], 2)
+    assert member.configuration == 0
+
+
+# Removed processes
+
+
+def removed_member() -> tuple[Reconfigurable, ConfigurationStart]:
+    """Process 0, which configuration 1 removes and which restarts in it, and the start of that configuration."""
+    start = ConfigurationStart(1, encode_topology(change_topology(FIRST, 0, remove=0)), position=5)
+    return make_member(0, ConfigurationRecord(start, encode_topology(FIRST), 0)), start
+
+
+def test_removed_member_retires_although_all_others_restarted() -> None:
+    """They have dropped the old configuration, announce nothing to a process that is no member, and do not remember
+    that nobody needs it."""
+    removed, start = removed_member()
+    assert removed.has_old_instances()
+    assert not removed.is_retired
+    asked = [effect for effect in removed.step([Timer(RETRY_TIMER)], 1) if isinstance(effect, Send)]
+    others = {process: make_member(process, ConfigurationRecord(start, b"", 0)) for process in (1, 2, 3, 4, 5)}
+    for send in asked:
+        for target in send.targets:
+            for effect in others[target].step([Receive(0, send.body)], 2):
+                if isinstance(effect, Send) and 0 in effect.targets:
+                    removed.step([Receive(target, effect.body)], 3)
+    assert removed.is_retired
+    assert not removed.has_old_instances()
+
+
+def test_removed_member_retires_when_a_configuration_after_that_which_removed_it_has_started() -> None:
+    """Members of the configuration that removed it are gone, too."""
+    removed, _ = removed_member()
+    later = change_topology(change_topology(change_topology(FIRST, 0, remove=0), 0, add=20), 0, remove=1)
+    announcement = ConfigurationStarted(later.configuration, encode_topology(later))
+    for process in (2, 20, 3):
+        removed.step([Receive(process, announcement)], 1)
+    assert not removed.is_retired, "one of three members of group 1 is no majority"
+    removed.step([Receive(5, announcement)], 2)
+    assert removed.is_retired

@@ -256,6 +256,35 @@ def test_server_that_missed_a_replacement_does_not_keep_the_new_folder_out() -> 
     assert scene.restarts == []
 
 
+def test_process_that_joined_before_a_replacement_does_not_keep_the_new_folder_out() -> None:
+    """Process 0 was replaced and took part while it did not know process 3, which remembers its first folder. Of the
+    members of configuration 1 only process 2 knows the new one; of those of configuration 0 that is enough."""
+    scene = Scene()
+    scene.boot()
+    before = scene.topology
+    scene.topology = change_topology(before, 0, add=3)
+    scene.start(3)
+    scene.run()
+    assert scene.standing(3) == "admitted"
+    scene.topology = before
+    scene.start(0, folder=55, incarnation=16, condition="lost", admitted=False, peers=())
+    scene.run()
+    assert scene.standing(0) == "admitted"
+    scene.stop(1)
+    node = scene.start(0)
+    node._learn_topology(encode_topology(change_topology(before, 0, add=3)))
+    copy = Node(Mute(0, scene.topology), scene.config)
+    scene.run()
+    scene.expire_grace(0)
+    for _ in range(2):
+        scene.step(0, Timer(RETRY_TIMER))
+        scene.run()
+    copy.restore(node.snapshot())
+    assert copy.snapshot() == node.snapshot()
+    assert scene.standing(0) == "admitted"
+    assert scene.nodes[3].admission.known_folders()[0].folder == 55
+
+
 def test_old_folder_that_comes_back_after_a_replacement_is_refused() -> None:
     scene = Scene()
     scene.boot()

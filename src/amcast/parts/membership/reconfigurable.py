@@ -80,7 +80,8 @@ from amcast.parts.ordering.delivered_set import DeliveredSet
 DEFAULT_CONFIG: Final = ReconfigurableConfig()
 RETRY_TIMER: Final = "change"
 REPORT: Final = -2
-"""The configuration in a FindConfiguration of a process without memory: members always reply with their own."""
+"""The configuration in a FindConfiguration of a process without memory, or that was removed: others always reply with
+their own."""
 
 
 class Reconfigurable(Process):
@@ -310,9 +311,8 @@ class Reconfigurable(Process):
         if name == RETRY_TIMER:
             self._is_retry_armed = False
             if self._is_behind():
-                self._ask_members(
-                    REPORT if self._amnesia_incarnation else self.configuration if self.group is not None else 0
-                )
+                is_reporting = self._amnesia_incarnation > 0 or self.group is None
+                self._ask_members(REPORT if is_reporting else self.configuration)
             return
         configuration = 0
         if name.startswith(TIMER_PREFIX):
@@ -513,9 +513,15 @@ class Reconfigurable(Process):
 
     def _drop_old_instances(self) -> None:
         """Drops an instance once a majority of every group of a later configuration has started that one. It need not
-        be the next configuration: members of that one may have been removed since, and their announcements lost."""
+        be the next configuration: members of that one may have been removed since, and their announcements lost. A
+        removed process does not start later configurations; it counts on the newest that it heard of."""
+        newest, topology = self._peers.newest
+        if self.group is None and topology and self._have_quorums_reached(newest, decode_topology(topology)):
+            self._first_needed = max(self._first_needed, newest)
         for later in reversed(self._instances[1:]):
-            if later.configuration <= self._first_needed or self._have_quorums_started(later):
+            if later.configuration <= self._first_needed or self._have_quorums_reached(
+                later.configuration, later.topology
+            ):
                 self._first_needed = max(self._first_needed, later.configuration)
                 break
         while len(self._instances) > 1 and self._instances[0].configuration < self._first_needed:
@@ -526,8 +532,8 @@ class Reconfigurable(Process):
         if current is not None and current.process is None:
             self._retire(current.configuration)
 
-    def _have_quorums_started(self, instance: ConfigurationInstance) -> bool:
-        return self._peers.have_quorums_reached(instance.configuration, instance.topology, self._groups_up)
+    def _have_quorums_reached(self, configuration: int, topology: Topology) -> bool:
+        return self._peers.have_quorums_reached(configuration, topology, self._groups_up)
 
     def _retire(self, configuration: int) -> None:
         if not self.is_retired:
@@ -552,14 +558,15 @@ class Reconfigurable(Process):
             self.set_timer(RETRY_TIMER, self.config.retry_ns)
 
     def _ask_members(self, configuration: int) -> None:
-        """Asks every process that may be a member of the group for configurations after this one."""
-        members = set(self.topology.members(self.home))
+        """Asks every process that may be a member of the group for configurations after this one. A removed process
+        asks all groups: it waits for majorities of them, and who restarted since announces nothing to it."""
         newest = self._peers.newest[1]
-        if newest:
-            members.update(decode_topology(newest).members(self.home))
-        members.discard(self.me)
-        if members:
-            self.send_all(tuple(sorted(members)), FindConfiguration(configuration, self.home))
+        asked: set[ProcessId] = set()
+        for topology in (self.topology, decode_topology(newest) if newest else self.topology):
+            asked.update(topology.servers if self.group is None else topology.members(self.home))
+        asked.discard(self.me)
+        if asked:
+            self.send_all(tuple(sorted(asked)), FindConfiguration(configuration, self.home))
 
     def _handle_find_configuration(self, sender: ProcessId, configuration: int, group: GroupId) -> None:
         """Replies with the start of every later configuration that still runs, not only of the last one: the sender's
@@ -590,7 +597,8 @@ class Reconfigurable(Process):
             self._retire(start.configuration)
             return
         takes_part = current is not None and current.process is not None
-        if topology.group_of(sender) != self.home or not (takes_part or is_member):
+        is_of_group = self.home in (topology.group_of(sender), self.topology.group_of(sender))
+        if not is_of_group or not (takes_part or is_member):
             return
         if start.position > self.position:
             self.install_position(start.position)

@@ -35,7 +35,10 @@ majority of n. The witnesses are the other members; of a group of one, all other
   while an operator replaced a folder still remembers the old one. Its memory is outdated if the folder took part
   before, in a later incarnation than the remembered one, and m - 1 members know it. *Proof*: these members remembered
   it when it was admitted, either as a replacement or because no member knew another; a member that remembers one folder
-  accepts another only as a replacement.
+  accepts another only as a replacement. The members are those of the configuration that its records tell of, or of a
+  later one that it heard of: only members of the former were asked when it was admitted, and a process that joined
+  later may have met it before it was replaced. The next request tells the others that the folder is confirmed, and they
+  remember it then.
 
 The members are those of the newest configuration that the process knows: its records tell of one, and every reply of a
 server that is in a later one brings that. A process that was down during changes may have no other member left in the
@@ -59,7 +62,8 @@ from amcast.kernel.folder import FolderState, KnownFolder
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import encode_topology
+from amcast.kernel.reconfiguration import decode_topology, encode_topology
+from amcast.kernel.topology import Topology
 from amcast.parts.node.messages import AdmissionConfig, AdmissionReply, AdmissionRequest, AdmissionState, Verdict
 
 RETRY_TIMER: Final = "admission"
@@ -97,6 +101,8 @@ class Admission:
         self._folder: FolderState | None = None
         self._records: tuple[Record, ...] = ()
         """The records of the Started event, for the protocol."""
+        self._recorded_topology = owner.topology
+        """The newest topology that the records of this start tell of."""
         self._doubt = ""
         self.divergence = ""
         """Why the process has stopped for good: a majority of its group contradicts what it delivered."""
@@ -139,6 +145,7 @@ class Admission:
         assert folder is not None, "an admission needs the state of a folder"
         self._adopt_folder(folder)
         self._records = event.records
+        self._recorded_topology = self._owner.topology
         self._doubt = folder.reason or "its records are damaged" if folder.condition == "doubtful" else ""
         self._known = {known.process: known for known in folder.peers}
         self._written = folder.peers
@@ -184,7 +191,7 @@ class Admission:
         condition = "doubtful" if self._doubt else folder.condition
         return AdmissionRequest(
             folder.folder, folder.incarnation, folder.start, folder.records, condition, folder.accepts_loss,
-            self._owner.topology.configuration,
+            self._owner.topology.configuration, folder.condition != "fresh" and self._is_confirmed(),
         )  # fmt: skip
 
     def _own_folder(self) -> KnownFolder:
@@ -356,7 +363,11 @@ class Admission:
             return False
         if reply.verdict == "ahead" or folder is None or known is None or folder.condition == "fresh":
             return True
-        return known.incarnation >= folder.incarnation or bool(self._find_missing_majority())
+        return known.incarnation >= folder.incarnation or not self._is_confirmed()
+
+    def _is_confirmed(self) -> bool:
+        """Whether enough members know this folder, of the configuration that its records tell of, or of the newest."""
+        return not all(self._find_missing_majority(topology) for topology in (self._recorded_topology, None))
 
     def _state(self, standing: Standing, reason: str, remedy: Remedy = "") -> None:
         self.standing, self.reason, self.remedy = standing, reason, remedy
@@ -386,11 +397,13 @@ class Admission:
             f" answered; {_name_processes(missing)} must answer, too"
         )
 
-    def _find_missing_majority(self) -> str:
-        """Why a folder that took part before does not yet; "" if it may."""
-        needed = self._owner.topology.quorum(self._home) - 1
+    def _find_missing_majority(self, topology: Topology | None = None) -> str:
+        """Why a folder that took part before does not yet, by the members of a topology; "" if it may."""
+        topology = topology or self._owner.topology
+        members = topology.members(self._home)
+        needed = topology.quorum(self._home) - 1
         known = sum(
-            reply.verdict in ("known", "replaced") for sender, reply in self._replies.items() if self._is_member(sender)
+            reply.verdict in ("known", "replaced") for sender, reply in self._replies.items() if sender in members
         )
         if known >= needed:
             return ""
@@ -477,6 +490,7 @@ class Admission:
             tuple(self._held),
             b"" if self.takes_part else encode_topology(self._owner.topology),
             self.divergence,
+            encode_topology(self._recorded_topology),
         )
 
     def restore(self, state: AdmissionState) -> None:
@@ -493,6 +507,7 @@ class Admission:
         self._written_ns = state.written_ns
         self._records = state.records
         self._held = list(state.held)
+        self._recorded_topology = decode_topology(state.recorded_topology)
         if state.divergence:
             self._refuse_diverged(state.divergence)
 
@@ -507,7 +522,8 @@ def _compare(known: KnownFolder | None, stated: KnownFolder, request: AdmissionR
     if request.accepts_loss:
         return "replaced"
     if stated.folder != known.folder:
-        is_replacement = request.condition == "lost" and stated.incarnation > known.incarnation
+        is_known_elsewhere = request.condition == "lost" or request.is_confirmed
+        is_replacement = is_known_elsewhere and stated.incarnation > known.incarnation
         return "replaced" if is_replacement else "other"
     has_fewer = 0 <= stated.records < known.records
     return "ahead" if stated.incarnation <= known.incarnation or has_fewer else "known"

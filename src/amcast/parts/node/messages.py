@@ -117,6 +117,8 @@ class AdmissionRequest(Body, frozen=True):
     accepts_loss: bool = False
     configuration: int = 0
     """The newest configuration that the process knows."""
+    is_confirmed: bool = False
+    """Enough members know this folder: a memory of an earlier one is outdated."""
 
 
 class AdmissionReply(Body, frozen=True):
@@ -154,6 +156,7 @@ class AdmissionState(State, frozen=True):
     topology: bytes = b""
     """What the process knows of the members while it waits."""
     divergence: str = ""
+    recorded_topology: bytes = b""
 
 
 class ResultsState(State, frozen=True):

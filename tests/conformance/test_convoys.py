@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amcast.kernel.units import MILLISECOND
+from amcast.kernel.config import MILLISECOND
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.simulate import Simulation
 from amcast.trace.recorder import Recorder

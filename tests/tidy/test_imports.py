@@ -37,7 +37,7 @@ LIVE_LAYERS = (
 PURE = ("kernel", "parts", "protocols", "assembly")
 PURE_MAY_IMPORT = {
     "__future__", "abc", "bisect", "collections", "collections.abc", "dataclasses", "enum", "functools", "heapq",
-    "itertools", "math", "msgspec", "operator", "types", "typing", "zlib",
+    "isal.isal_zlib", "itertools", "math", "msgspec", "operator", "types", "typing", "zlib",
 }  # fmt: skip
 
 

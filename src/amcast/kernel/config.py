@@ -1,12 +1,15 @@
 """Settings and options as structs: frozen, validated when they are built, with errors that name the field."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from amcast.kernel.errors import UsageError
+
+MILLISECOND: Final = 1_000_000
+"""Nanoseconds in one millisecond. Every duration and time whose name ends in `_ns` counts nanoseconds."""
 
 SearchValues = Mapping[str, tuple[Any, ...]]
 """By option, values to draw from."""

@@ -4,8 +4,7 @@ Files that a node must not misread carry a checksum (`encode_checked`): one flip
 number, which no parser notices.
 """
 
-import zlib
-
+from amcast.kernel.checksum import crc32
 from amcast.storage.files import Files, write_all
 
 
@@ -25,7 +24,7 @@ def write_atomically(files: Files, name: str, data: bytes) -> None:
 
 def encode_checked(content: bytes) -> bytes:
     """Adds a line with a checksum to one line of content."""
-    return b"%s\n%08x\n" % (content, zlib.crc32(content))
+    return b"%s\n%08x\n" % (content, crc32(content))
 
 
 def decode_checked(data: bytes) -> bytes | None:

@@ -24,10 +24,10 @@ The last two characters of the head's first word are the format's version. Older
 
 import re
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.errors import UsageError
 from amcast.storage.files import Files, read_file
 
@@ -105,7 +105,7 @@ class _DoubtfulLogError(Exception):
 def encode_head(folder: int, first: int, chain: int, begins: bool) -> bytes:
     """The head of a segment whose first record has this number."""
     content = _HEAD.pack(MAGIC, folder, first, chain, BEGINS if begins else 0).ljust(CONTENT, b"\0")
-    return content + _SUM.pack(zlib.crc32(content))
+    return content + _SUM.pack(crc32(content))
 
 
 def measure_commit(records: Sequence[bytes]) -> int:
@@ -119,7 +119,7 @@ def encode_commit(first: int, records: Sequence[bytes], replaces: bool, chain: i
     body = b"".join((lengths, *records))
     body = _COMMIT.pack(COMMIT_MAGIC, len(body), first, len(records), replaces) + body
     salt = chain + at // SECTOR * _PLACES
-    crc32, pack = zlib.crc32, _SUM.pack
+    pack = _SUM.pack
     if len(body) <= CONTENT:
         body = body.ljust(CONTENT, b"\0")
         check = pack(crc32(body, salt & _MASK))
@@ -250,7 +250,7 @@ def _check_format(file: str, data: bytes) -> None:
 def read_head(data: bytes) -> Head | None:
     """The head of a segment, given by its first sector; None if it is damaged."""
     content, check = data[:CONTENT], data[CONTENT:SECTOR]
-    if len(check) < _SUM.size or not content.startswith(MAGIC) or _SUM.pack(zlib.crc32(content)) != check:
+    if len(check) < _SUM.size or not content.startswith(MAGIC) or _SUM.pack(crc32(content)) != check:
         return None
     _, folder, first, chain, flags = _HEAD.unpack_from(content)
     return Head(folder, first, chain, bool(flags & BEGINS))
@@ -265,7 +265,7 @@ def _begins_with_snapshot(data: bytes) -> bool:
 
 def _is_valid(sector: bytes, place: int, chain: int) -> bool:
     salt = (chain + place // SECTOR * _PLACES) & _MASK
-    return len(sector) == SECTOR and _SUM.pack(zlib.crc32(sector[:CONTENT], salt)) == sector[CONTENT:]
+    return len(sector) == SECTOR and _SUM.pack(crc32(sector[:CONTENT], salt)) == sector[CONTENT:]
 
 
 def _is_rotten(sector: bytes, place: int, chain: int) -> bool:
@@ -296,7 +296,7 @@ def read_commit(data: bytes, at: int, chain: int, start: int = 0) -> Commit | No
     for size in struct.unpack_from(f"!{count}I", body, _COMMIT.size):
         records.append(body[place : place + size])
         place += size
-    return Commit(first, bool(flags & REPLACES), records, start + end, zlib.crc32(b"".join(sums), chain))
+    return Commit(first, bool(flags & REPLACES), records, start + end, crc32(b"".join(sums), chain))
 
 
 def measure_stored_commit(sector: bytes) -> int:

@@ -6,12 +6,12 @@ from random import Random
 import pytest
 
 from amcast.kernel.bundle import bundle_messages
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.effects import Resolve, Send, SetTimer
 from amcast.kernel.errors import UsageError
 from amcast.kernel.events import Receive, Requests, Started, Submit, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Reply, Request
-from amcast.kernel.units import MILLISECOND
 from amcast.lab.runs import fuzz_seed, prepare_run, record_run
 from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import TIMER, ClientSession

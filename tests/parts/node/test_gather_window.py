@@ -1,8 +1,8 @@
 """Gather windows: how long a gateway waits for the clients that it has just answered."""
 
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.effects import Effect, SetTimer
 from amcast.kernel.topology import Topology
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.node.gateway import MAX_WINDOWS, WINDOW_TIMER
 from amcast.parts.node.gather_window import (
     FULL_WINDOW_ROUNDS,

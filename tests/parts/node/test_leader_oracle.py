@@ -5,13 +5,13 @@ from random import Random
 import pytest
 
 from amcast.assembly import scale_node
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.effects import Persist, Send, SetTimer
 from amcast.kernel.events import Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.groups.leader_group import REPAIR_TIMER
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig

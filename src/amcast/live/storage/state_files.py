@@ -13,11 +13,11 @@ is.
 """
 
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.live.limits import KIB, MIB
 from amcast.live.storage.system_files import SystemFile, SystemFiles
@@ -112,7 +112,7 @@ class StateWriter:
         self._buffer = bytearray()
         self._content = 0
         head = HEAD.pack(MAGIC, position)
-        self._checksum = zlib.crc32(head)
+        self._checksum = crc32(head)
         self._file.write(head)
 
     def add_piece(self, piece: bytes) -> None:
@@ -139,7 +139,7 @@ class StateWriter:
         """Makes the state durable; `is_whole` if the application gave it as one `bytes`."""
         self._flush()
         end = END.pack(is_whole, self._content)
-        self._file.write(BLOCK.pack(0, zlib.crc32(end, self._checksum)) + end)
+        self._file.write(BLOCK.pack(0, crc32(end, self._checksum)) + end)
         return self._file.complete()
 
     def abandon(self) -> None:
@@ -148,7 +148,7 @@ class StateWriter:
 
     def _flush(self) -> None:
         if self._buffer:
-            self._checksum = zlib.crc32(self._buffer, self._checksum)
+            self._checksum = crc32(self._buffer, self._checksum)
             self._file.write(BLOCK.pack(len(self._buffer), self._checksum) + self._buffer)
             self._buffer.clear()
 
@@ -193,7 +193,7 @@ class StateReader:
         if len(head) != HEAD.size or head[: len(MAGIC)] != MAGIC:
             raise self._damage("no head")
         self.position = HEAD.unpack(head)[1]
-        self._checksum = zlib.crc32(head)
+        self._checksum = crc32(head)
         self._buffer = bytearray()
         self._ended = False
         self._content = 0
@@ -232,7 +232,7 @@ class StateReader:
         if length > BLOCK_BYTES:
             raise self._damage("an incomplete or damaged block")
         data = self._file.read(length or END.size)
-        self._checksum = zlib.crc32(data, self._checksum)
+        self._checksum = crc32(data, self._checksum)
         if len(data) != (length or END.size) or self._checksum != checksum:
             raise self._damage("a checksum does not match")
         if length:

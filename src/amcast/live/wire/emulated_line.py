@@ -17,8 +17,7 @@ from typing import Final
 
 from msgspec import field
 
-from amcast.kernel.config import Config
-from amcast.kernel.units import MILLISECOND
+from amcast.kernel.config import MILLISECOND, Config
 
 EARLY_S: Final = 0.000_05
 """Packets due within this time are written together: timers are not more exact."""

@@ -34,10 +34,10 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple, Union, cast
-from zlib import crc32
 
 import msgspec
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.effects import About
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId

@@ -23,10 +23,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
-from zlib import crc32
 
 from msgspec import MsgspecError
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body

@@ -12,8 +12,8 @@ DEFERRED_BODIES of them wait, or until `flush_deferred`.
 
 from collections.abc import Callable
 from typing import Final, cast
-from zlib import crc32
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.effects import About, Send, SendEach
 from amcast.kernel.ids import ProcessId
 from amcast.live.limits import Limits

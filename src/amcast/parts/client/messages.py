@@ -1,9 +1,8 @@
 """Settings, bodies and states of clients, and the bodies that servers send to them."""
 
-from amcast.kernel.config import Config
+from amcast.kernel.config import MILLISECOND, Config
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.kernel.units import MILLISECOND
 
 
 class SessionConfig(Config, frozen=True):

@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from amcast.kernel.config import Config, SearchValues
+from amcast.kernel.config import MILLISECOND, Config, SearchValues
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.kernel.units import MILLISECOND
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):

@@ -4,10 +4,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from amcast.kernel.config import Config, SearchValues
+from amcast.kernel.config import MILLISECOND, Config, SearchValues
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.ordering.messages import DeliveredRange
 
 

@@ -5,10 +5,9 @@ from typing import Any, ClassVar, Union
 
 import msgspec
 
-from amcast.kernel.config import Config, SearchValues
+from amcast.kernel.config import MILLISECOND, Config, SearchValues
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.client.messages import ConfigurationStarted
 from amcast.parts.ordering.messages import DeliveredRange
 

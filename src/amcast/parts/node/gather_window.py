@@ -18,8 +18,8 @@ two failed trials in a row, so that one scheduling hiccup does not disable them 
 from collections.abc import Iterable
 from typing import Final
 
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.ids import GroupId, ProcessId
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.node.messages import GatherWindowState
 
 MAX_WINDOW_NS: Final = 10 * MILLISECOND

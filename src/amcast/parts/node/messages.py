@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Final, Literal, Union
 import msgspec
 from msgspec import Struct, field
 
-from amcast.kernel.config import Config, SearchValues
+from amcast.kernel.config import MILLISECOND, Config, SearchValues
 from amcast.kernel.effects import Deliver
 from amcast.kernel.events import Event
 from amcast.kernel.folder import Condition, FolderState, KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.client.messages import ClientSessionState
 from amcast.parts.ordering.consistent_cut import GroupOrderState, OpenMessage
 from amcast.parts.ordering.messages import ChainPoint, DeliveredRange

@@ -20,10 +20,10 @@ The digest finds mistakes, not attacks: it has 32 bits and no secret.
 
 from collections.abc import Sequence
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.effects import Deliver
 from amcast.parts.ordering.messages import ChainPoint
 

@@ -16,8 +16,8 @@ from collections.abc import Container
 from typing import Final
 
 from amcast.kernel.bundle import gateway_process
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.ids import MESSAGES_PER_SENDER, MessageId, ProcessId
-from amcast.kernel.units import MILLISECOND
 from amcast.protocols.primcast.messages import DeliveryNotice, DeliveryNoticesState
 
 IDLE_NS: Final = 10 * MILLISECOND

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from amcast.kernel.config import SearchValues
+from amcast.kernel.config import MILLISECOND, SearchValues
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.kernel.units import MILLISECOND
 from amcast.parts.broadcast.messages import GenericState
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, Value
 from amcast.parts.ordering.messages import DeliveredRange

@@ -9,12 +9,11 @@ from typing import Literal
 
 from msgspec import field
 
-from amcast.kernel.config import Config
+from amcast.kernel.config import MILLISECOND, Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
-from amcast.kernel.units import MILLISECOND
 
 MAX_DELAY_NS = 3600 * 1000 * MILLISECOND
 

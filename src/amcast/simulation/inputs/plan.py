@@ -31,9 +31,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import field
 
-from amcast.kernel.config import Config, parse_config
+from amcast.kernel.config import MILLISECOND, Config, parse_config
 from amcast.kernel.errors import UsageError
-from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.world.actions import Fault
 

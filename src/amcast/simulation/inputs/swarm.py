@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from amcast.kernel.config import SearchValues
+from amcast.kernel.config import MILLISECOND, SearchValues
 from amcast.kernel.spec import FAULTS, Claims, Spec
-from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.random_streams import make_stream
 
 GROUPS: Final = {1: 15, 2: 32, 3: 30, 4: 12, 5: 5, 6: 3, 7: 3}

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
 
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
-from amcast.kernel.units import MILLISECOND
 from amcast.simulation.inputs.adversaries import NEEDED, Adversary
 from amcast.simulation.inputs.disk_faults import draw_storage
 from amcast.simulation.inputs.faults import FaultInjector

@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from random import Random
 from typing import Any, Final
 
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.errors import Error, UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
 from amcast.kernel.message import Message
-from amcast.kernel.units import MILLISECOND
 from amcast.services.calls import Call, CallSession, Outcome
 from amcast.services.declaration import Description, Service, describe_service
 from amcast.services.errors import CommandError

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, Final, NamedTuple, Protocol, cast
-from zlib import crc32
 
 import msgspec
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.effects import (
     About,
     CancelTimer,

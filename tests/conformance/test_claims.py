@@ -3,7 +3,8 @@
 import msgspec
 
 from amcast.check.judge import judge
-from amcast.lab.delays import measure_delays
+from amcast.kernel.topology import Topology
+from amcast.lab.delays import count_packets_unequal, measure_delays
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.schedulers.fuzz import Fuzzer
 from amcast.simulation.simulate import Simulation
@@ -20,6 +21,19 @@ def test_delays_and_packets_are_exactly_as_claimed(name: str) -> None:
             row = measure_delays(spec, destinations, replicas)
             assert row.holds, row
             assert row.delays_max is not None, row
+
+
+def test_packets_are_as_claimed_under_unequal_delays(name: str) -> None:
+    """Where some processes are fifty times as far from each other as others, bodies overtake each other."""
+    spec = CATALOGUE[name]
+    for destinations, replicas in ((1, 1), (2, 1), (4, 1), (1, 3), (2, 3), (4, 3)):
+        if replicas > 1 and spec.claims.single_replica:
+            continue
+        claimed = spec.for_topology(Topology.grid(destinations, replicas)).claims.packets(destinations, replicas)
+        counts = {seed: count_packets_unequal(spec, destinations, replicas, seed) for seed in range(6)}
+        assert None not in counts.values(), f"{name}: not delivered everywhere: {counts}"
+        if claimed is not None:
+            assert set(counts.values()) == {claimed}, f"{name}, {destinations} x {replicas}: {counts}"
 
 
 def test_genuineness_is_as_claimed_and_ranks_agree(name: str) -> None:

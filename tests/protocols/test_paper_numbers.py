@@ -5,8 +5,13 @@ from typing import Any
 import pytest
 
 from amcast.kernel.errors import UsageError
+from amcast.kernel.ids import sender_of
 from amcast.lab.delays import measure_delays
+from amcast.lab.runs import prepare_run
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.simulate import Simulation
+from amcast.trace.recorder import Recorder
 from tests.protocols.stage import Stage
 
 EXACT = {  # (protocol, destinations, replicas): (delays, packets with self-sends and requests)
@@ -39,6 +44,61 @@ def test_delays_and_packets_of_a_lone_multicast(case: tuple[str, int, int], exac
     name, destinations, replicas = case
     row = measure_delays(CATALOGUE[name], destinations, replicas)
     assert (row.delays_max, row.packets) == exact
+
+
+ALL_MEMBERS = {  # the same where every member sends timestamps, as 003 prints it
+    ("basecast", 1, 3): (3, 15),
+    ("basecast", 2, 3): (5, 90),
+    ("basecast", 2, 5): (6, 230),
+    ("fastcast", 2, 3): (4, 102),
+    ("fastcast", 4, 3): (4, 300),
+    ("fastcast", 2, 5): (4, 250),
+}
+
+
+@pytest.mark.parametrize(("case", "exact"), ALL_MEMBERS.items(), ids=["-".join(map(str, case)) for case in ALL_MEMBERS])
+def test_timestamps_by_all_members_cost_packets_and_claims_say_so(
+    case: tuple[str, int, int], exact: tuple[int, int]
+) -> None:
+    name, destinations, replicas = case
+    row = measure_delays(CATALOGUE[name], destinations, replicas, {"stamps": "all"})
+    assert (row.delays_max, row.packets) == exact
+    assert row.holds, row
+    assert row.claimed["packets"] == exact[1]
+
+
+@pytest.mark.parametrize("name", ["a-ge", "a-ge-star"])
+def test_filter_of_a_ge_keeps_delays_with_fewer_packets(name: str) -> None:
+    """001 section 6: leaders alone send timestamps."""
+    every, leaders = (measure_delays(CATALOGUE[name], 4, 3, {"stamps": stamps}) for stamps in ("all", "leader"))
+    assert leaders.holds
+    assert leaders.delays_max == every.delays_max == 2
+    assert every.packets - leaders.packets == 4 * (4 * 3 * 2)
+
+
+def test_fastcast_serves_far_clients_in_one_round_trip_if_all_members_send() -> None:
+    """003 section 5.7: on wan-3 a client of any region waits one round trip of 70 ms, not two."""
+    worst = {}
+    for stamps in ("leader", "all"):
+        plan = {
+            "protocol": "fastcast",
+            "options": {"stamps": stamps},
+            "topology": {"environment": "wan-3", "groups": 2, "replicas": 3, "clients": 3},
+            "workload": {"destinations": 2, "messages": 3},
+            "nodes": False,
+        }
+        prepared = prepare_run(parse_plan(plan))
+        recorder = Recorder()
+        Simulation(prepared.make_setup(), recorder).run()
+        first: dict[object, int] = {}
+        for row in recorder.deliveries:
+            process, message, at_ns, sent_ns = row[0], row[3], int(str(row[4])), int(str(row[7]))
+            there = prepared.topology.region(int(str(process)))
+            if there == prepared.topology.region(sender_of(int(str(message)))):
+                first[message] = min(first.get(message, at_ns - sent_ns), at_ns - sent_ns)
+        assert len(first) == 3
+        worst[stamps] = max(first.values()) / 1e6
+    assert worst["all"] < 90 < 130 < worst["leader"], worst
 
 
 def test_wrong_guesses_cost_fastcast_two_delays_and_one_instance() -> None:

@@ -143,6 +143,8 @@ class Spec:
     """Makes `contacts` from the protocol's options, where they depend on these (overlays)."""
     unreplicated: Claims | None = None
     """The claims for groups of one process, if they differ: the bare protocol, without replication."""
+    adapt_claims: Callable[[Claims, Any], Claims] | None = None
+    """The claims under given options, from those under the default ones, where they differ."""
     farewell: Callable[[int], Body] | None = None
     """Makes the body that all peers get before a process shuts down, from its incarnation. The driver sends it: a
     process does not know which clients are connected."""
@@ -175,6 +177,12 @@ class Spec:
         if self.unreplicated is None or any(len(topology.members(group)) > 1 for group in topology.groups):
             return self
         return replace(self, claims=self.unreplicated, unreplicated=None)
+
+    def for_config(self, config: Config) -> "Spec":
+        """The same protocol with the claims under given options."""
+        if self.adapt_claims is None:
+            return self
+        return replace(self, claims=self.adapt_claims(self.claims, config), adapt_claims=None)
 
     def check_topology(self, topology: Topology) -> None:
         """Raises UsageError if the protocol cannot run on a topology."""

@@ -73,7 +73,7 @@ def measure_delays(
     Without a `world` it is the one where the protocol counts its delays; in the other one nothing is claimed but that
     everybody delivers.
     """
-    spec = spec.for_topology(Topology.grid(destinations, replicas))
+    spec = spec.for_topology(Topology.grid(destinations, replicas)).for_config(spec.configure(options))
     world = world or spec.claims.world
     recorder, topology, sent_ns, _ = _run(spec, world, destinations, replicas, options)
     times: dict[str, float] = {}
@@ -104,6 +104,21 @@ def measure_delays(
         claimed=claimed,
         holds=holds,
     )
+
+
+def count_packets_unequal(
+    spec: Spec, destinations: int, replicas: int, seed: int, options: dict[str, Any] | None = None
+) -> int | None:
+    """Counts the packets of a lone multicast where every pair of processes has its own delay, drawn from the seed: some
+    are fifty times as far from each other as others. None if somebody does not deliver it."""
+    random = make_stream(seed, "unequal delays")
+    processes = Topology.grid(destinations, replicas, 1).processes
+    distances = {
+        (a, b): 0 if a == b else UNIT_NS * random.randint(1, 50) // 50 for a in processes for b in processes if a <= b
+    }
+    recorder, _, _, _ = _run(spec, "unit", destinations, replicas, options, distances=distances)
+    whole = len(recorder.deliveries) == destinations * replicas
+    return sum(1 for row in recorder.packets if row[0] is not None or row[9]) if whole else None
 
 
 def measure_closing_delays(
@@ -160,18 +175,22 @@ def _run(
     replicas: int,
     options: dict[str, Any] | None,
     order: Order = "acyclic",
+    distances: dict[tuple[ProcessId, ProcessId], int] | None = None,
 ) -> tuple[Recorder, Topology, int, dict[ProcessId, int]]:
     """Runs a lone multicast: the trace, the topology, when it was sent, and when each process knew it
-    to be closed (without real-time order: when it delivered it)."""
+    to be closed (without real-time order: when it delivered it). `distances` of pairs replace those of the world."""
     grid = Topology.grid(destinations, replicas, 1)
     regions = {p: str(grid.group_of(p)) for p in grid.servers} | dict.fromkeys(grid.clients, "0")
-    topology = Topology({g: grid.members(g) for g in grid.groups}, grid.clients, regions)
-    spec.check_topology(topology)
-    config = spec.configure(options)
     matrix: dict[str, dict[str, int]] = {}
     if world == "intergroup":
         names = sorted(set(regions.values()))
         matrix = {a: {b: 0 if a == b else UNIT_NS for b in names} for a in names}
+    if distances is not None:
+        regions = {p: str(p) for p in grid.processes}
+        matrix = {str(a): {str(b): distances[min(a, b), max(a, b)] for b in grid.processes} for a in grid.processes}
+    topology = Topology({g: grid.members(g) for g in grid.groups}, grid.clients, regions)
+    spec.check_topology(topology)
+    config = spec.configure(options)
     network = Network(NetworkConfig(delay_ns=UNIT_NS, matrix_ns=matrix), topology, make_stream(0))
     scheduler = DiscreteEventScheduler(network, make_stream(0))
     recorder = Recorder()

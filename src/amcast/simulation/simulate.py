@@ -145,7 +145,7 @@ class Simulation:
             return False
         if self.load.list_waiting(self.world):
             return False
-        return are_changes_done(self.world) and (not self.world.undelivered or not self.world.list_due_deliveries())
+        return are_changes_done(self.world) and self.world.find_due_message() is None
 
     def _has_live_sender(self) -> bool:
         return any(sender in self.world.processes for sender in self.load.senders)
@@ -156,7 +156,7 @@ class Simulation:
         def check() -> None:
             if self.world.now >= self._heal_at_ns + self._settle_ns and self.world.deliveries == self._deliveries_seen:
                 self._is_stuck = (
-                    bool(self.world.list_due_deliveries())
+                    self.world.find_due_message() is not None
                     or self.load.remaining > 0
                     or bool(self._pending_changes)
                     or bool(self.load.list_waiting(self.world))

@@ -1,6 +1,7 @@
 """Flags that several commands share, and how they are laid over a plan file."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +27,12 @@ OrderOption = Annotated[
     Literal["acyclic", "real-time"] | None,
     typer.Option("--order", help="What answers promise: the protocol's order alone, or real-time order as well (P9)."),
 ]
-EnvironmentOption = Annotated[str | None, typer.Option("--environment", help="A named network and placement.")]
+OptionOption = Annotated[
+    list[str] | None, typer.Option("--option", help="An option of the protocol: stamps=all. May be repeated.")
+]
+EnvironmentOption = Annotated[
+    str | None, typer.Option("--environment", help="A name of `amcast environments`: network and placement.")
+]
 
 
 def planned(
@@ -69,6 +75,20 @@ def lay(values: dict[str, Any], path: str, value: object) -> None:
             raise UsageError(f"plan: {name} = {inner!r}; expected a table")
         values = inner
     values[last] = value
+
+
+def parse_options(texts: list[str] | None) -> dict[str, Any]:
+    """Options of a protocol given as NAME=VALUE; a value that is no number, boolean or list is a text."""
+    options: dict[str, Any] = {}
+    for text in texts or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name.isidentifier():
+            raise UsageError(f"--option {text!r}; expected NAME=VALUE, such as stamps=all")
+        try:
+            options[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            options[name] = value
+    return options
 
 
 def _range(text: str) -> int | list[int]:

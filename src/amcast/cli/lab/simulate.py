@@ -17,12 +17,14 @@ from amcast.cli.lab.plan_options import (
     FaultsOption,
     GroupsOption,
     MessagesOption,
+    OptionOption,
     OrderOption,
     OutstandingOption,
     PlanOption,
     ProtocolOption,
     ReplicasOption,
     lay,
+    parse_options,
     planned,
 )
 from amcast.cli.output import (
@@ -123,6 +125,7 @@ def delays(
         typer.Option("--world", help="unit: every link 1; intergroup: 1 between groups, 0 inside; or the claimed one."),
     ] = "both",
     order: OrderOption = None,
+    options: OptionOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Count the message delays and packets of one lone multicast, and compare them with the claims.
@@ -130,13 +133,15 @@ def delays(
     With --order real-time a process is served when it knows that the message is closed (docs/real-time.md).
 
     Examples: amcast delays skeen --destinations 2,4 --world claimed   |   amcast delays --order real-time --world unit
+    |   amcast delays fastcast --option stamps=all
     """
     worlds: dict[str, tuple[WorldName | None, ...]] = {"both": ("unit", "intergroup"), "claimed": (None,)}
     specs = [find_protocol(name) for name in names] if names else list(CATALOGUE.values())
     sizes = _parse_numbers("--replicas", replicas)
+    chosen_options = parse_options(options)
     measure = measure_closing_delays if order == "real-time" else measure_delays
     rows = [
-        measure(spec, k, n, world=chosen)
+        measure(spec, k, n, chosen_options, chosen)
         for spec in specs
         for chosen in worlds.get(world, (cast(WorldName, world),))
         for k in _parse_numbers("--destinations", destinations)

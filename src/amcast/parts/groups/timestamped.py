@@ -112,8 +112,8 @@ class TimestampedGroup(Process):
         """Called when every destination's timestamp has arrived."""
 
     def _sends_timestamps(self) -> bool:
-        """Whether this member sends the group's timestamps to other groups: the leader does."""
-        return self._paxos.role == "leading"
+        """Whether this member sends the group's timestamps to other groups."""
+        return self._config.stamps == "all" or self._paxos.role == "leading"
 
     def has_delivered(self, message: MessageId) -> bool:
         pending = self._pending.get(message)

@@ -24,10 +24,14 @@ class TimestampConfig(PaxosConfig, frozen=True):
     search_values: ClassVar[SearchValues] = {
         **PaxosConfig.search_values,
         "consensus": ("paxos", "ring"),
+        "stamps": ("leader", "all"),
         "confirmation_batch": (1, 2, 4),
     }
     consensus: Literal["paxos", "ring"] = "paxos"
     """How a group agrees: plain Paxos, or Ring Paxos (as in 004)."""
+    stamps: Literal["leader", "all"] = "leader"
+    """Who sends the group's timestamps to other groups: the leader alone, with the fewest packets; or every member, so
+    that a destination hears them from the nearest one and the loss of a leader costs nothing."""
     confirmation_batch: int = 64
     """The number of messages that are confirmed to another group at a time, and of final timestamps that are written at
     a time to the log of a group that delivers ahead of it."""

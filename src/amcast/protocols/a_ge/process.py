@@ -42,9 +42,6 @@ class AGe(TimestampedGroup):
         self._is_convoy_free = config.convoy_free
         self.delivers_ahead = not self._is_convoy_free
 
-    def _sends_timestamps(self) -> bool:
-        return True
-
     def _handle_all_timestamps(self, id: MessageId, pending: TimestampPending) -> None:
         if not self._is_convoy_free and pending.own == max(pending.received.values()):
             self.note("skipped", id)

@@ -5,7 +5,7 @@ Source: papers 003 (algorithm 1) and 004 (algorithm 1, section 4.1.1); the idea 
     client     group g: leader, members          group h: leader, members
       |--Request-->|  |--------------------------->|  |          START
       |            |==|  Paxos: SET-HARD           |==|          the log gives the message the group's timestamp
-      |            |-----GroupTimestamp----------->|->|          SEND-HARD, by the leader alone
+      |            |-----GroupTimestamp----------->|->|          SEND-HARD, by the leader alone or by all
       |            |<-|<----GroupTimestamp----------|
       |            |==|  Paxos: SYNC-HARD          |==|          all groups' timestamps enter the log together
       |          deliver                         deliver         at the highest, once no lower one can come
@@ -20,7 +20,7 @@ ballot; watermarks in place of ToOrder and Ordered; timestamps are remembered un
 from dataclasses import replace
 
 from amcast.kernel.ids import MessageId
-from amcast.kernel.spec import Spec
+from amcast.kernel.spec import Claims, Spec
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import MAJORITY_CLAIMS, PAXOS_RECOVERY_GOALS
@@ -51,6 +51,25 @@ def _packets(destinations: int, replicas: int) -> int | None:
     return k * (k * n + 3 * n + 2 * n * n) if k > 1 else 2 * n + n * n
 
 
+def _delays_of_all(role: str, destinations: int, replicas: int) -> int | None:
+    """Where followers decide early, they also send early: a group of three needs one delay less."""
+    delays = _delays(role, destinations, replicas)
+    return delays if delays is None or destinations == 1 or replicas > 3 else delays - 1
+
+
+def _packets_of_all(destinations: int, replicas: int) -> int | None:
+    """As `_packets`, with the timestamps of every member instead of the leader's alone."""
+    packets = _packets(destinations, replicas)
+    k, n = destinations, replicas
+    return packets if packets is None or k == 1 else packets + k * k * n * (n - 1)
+
+
+def _adapt_claims(claims: Claims, config: BaseCastConfig) -> Claims:
+    if config.consensus != "paxos":
+        return replace(claims, delays=lambda role, k, n: None, packets=lambda k, n: None)
+    return replace(claims, delays=_delays_of_all, packets=_packets_of_all) if config.stamps == "all" else claims
+
+
 SPEC = Spec(
     name="basecast",
     summary="Skeen's protocol over groups that agree by Paxos, twice",
@@ -67,6 +86,7 @@ SPEC = Spec(
         bound=lambda role, skew: 12,
         packets=_packets,
     ),
+    adapt_claims=_adapt_claims,
     role_of=role_of,
     goals=("waited", "early", "led", "asked", "admitted"),
     recovery_goals=PAXOS_RECOVERY_GOALS,

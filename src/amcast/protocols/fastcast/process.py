@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, State
-from amcast.kernel.spec import Spec
+from amcast.kernel.spec import Claims, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS, Entry
 from amcast.parts.consensus.quorum import role_of
@@ -227,6 +227,25 @@ def _packets(destinations: int, replicas: int) -> int | None:
     return k * (2 * k * n + 3 * n + 2 * n * n) if k > 1 else 2 * n + n * n
 
 
+def _delays_of_all(role: str, destinations: int, replicas: int) -> int | None:
+    """Where followers decide early, they also send early, and deliver before their leader."""
+    delays = _delays(role, destinations, replicas)
+    return 3 if destinations > 1 and role == "follower" and replicas == 3 else delays
+
+
+def _packets_of_all(destinations: int, replicas: int) -> int | None:
+    """As `_packets`, with the hard timestamps of every member instead of the leader's alone."""
+    packets = _packets(destinations, replicas)
+    k, n = destinations, replicas
+    return packets if packets is None or k == 1 else packets + k * k * n * (n - 1)
+
+
+def _adapt_claims(claims: Claims, config: FastCastConfig) -> Claims:
+    if config.consensus != "paxos" or config.wrong_guesses:
+        return replace(claims, delays=lambda role, k, n: None, packets=lambda k, n: None)
+    return replace(claims, delays=_delays_of_all, packets=_packets_of_all) if config.stamps == "all" else claims
+
+
 SPEC = Spec(
     name="fastcast",
     summary="BaseCast with guessed timestamps: four delays when leaders are stable",
@@ -243,6 +262,7 @@ SPEC = Spec(
         bound=lambda role, skew: 8,
         packets=_packets,
     ),
+    adapt_claims=_adapt_claims,
     role_of=role_of,
     goals=("fast", "slow", "waited", "early", "led", "asked", "admitted"),
     recovery_goals=PAXOS_RECOVERY_GOALS,

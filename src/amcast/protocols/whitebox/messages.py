@@ -201,6 +201,7 @@ class PendingState(State, frozen=True):
     committed_ns: int
     is_ordered: bool
     is_overdue: bool
+    is_requested: bool
 
 
 class WhiteBoxState(State, frozen=True):

@@ -20,6 +20,7 @@ class PendingMulticast(PendingMessage):
         "id",
         "is_committed",
         "is_ordered",
+        "is_requested",
         "message",
         "proposed",
     )
@@ -45,6 +46,8 @@ class PendingMulticast(PendingMessage):
         self.is_ordered = False
         """This process, as a leader, has ordered its group to deliver the message."""
         self.is_overdue = False
+        self.is_requested = False
+        """A client's request for it has arrived here."""
 
     def has_all_timestamps(self) -> bool:
         """Whether the leader of every destination has proposed a timestamp."""
@@ -111,6 +114,7 @@ class PendingMulticast(PendingMessage):
             self.committed_ns,
             self.is_ordered,
             self.is_overdue,
+            self.is_requested,
         )
 
 
@@ -125,4 +129,5 @@ def restore_pending(state: PendingState) -> PendingMulticast:
     pending.committed_ns = state.committed_ns
     pending.is_ordered = state.is_ordered
     pending.is_overdue = state.is_overdue
+    pending.is_requested = state.is_requested
     return pending

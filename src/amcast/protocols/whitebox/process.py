@@ -200,11 +200,18 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
     # Proposals
 
     def on_request(self, message: Message) -> None:
-        """Proposes a client's message. A follower that did not know the message forwards it to its leader."""
-        is_new = message.id not in self._pending
+        """Proposes a client's message. A follower that did not know the message forwards it to its leader. The first
+        request for a message that another leader's Accept made known asks for nothing new: later ones are retries."""
+        known = self._pending.get(message.id)
+        is_new = known is None
+        if known is not None and known.proposed and not known.is_requested and self._is_leading():
+            known.is_requested = True
+            return
         if self._propose(message) and is_new and not self._is_leading() and self._leader_of(self._promised) != self.me:
             self.note("forwarded", message.id)
             self._send_after_persist((self._leader_of(self._promised),), Retry(message), message.id)
+        if message.id in self._pending:
+            self._pending[message.id].is_requested = True
 
     def _propose(self, message: Message) -> bool:
         """Proposes a timestamp, or repeats the proposal, if this process leads. Returns False if the message is

@@ -24,7 +24,6 @@ from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.narration import describe_failure
-from amcast.simulation.schedulers.heal import find_due_message, is_due
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import (
     AnyAction,
@@ -267,8 +266,8 @@ class Fuzzer(PendingActions):
                     return False
         if self._changes:
             return False
-        if not is_due(world, self._due):  # it is asked after every step, and the answer is mostly the same
-            self._due = find_due_message(world)
+        if not world.is_due(self._due):  # it is asked after every step, and the answer is mostly the same
+            self._due = world.find_due_message()
         if self._due is not None or not are_changes_done(world):
             return False
         return not load.list_waiting(world) and not self._list_unclosed()

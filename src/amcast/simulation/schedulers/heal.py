@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-from amcast.kernel.ids import MessageId, ProcessId
+from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Claims
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import AnyAction, Arrive, Fire, Heal, Lossy, Recover, Resume, Sync
 from amcast.simulation.world.membership import present_topology
-from amcast.simulation.world.world import World
 
 SETTLE_STEPS: Final = 20_000
 """The liveness bound: actions after healing within which every due delivery must happen."""
@@ -28,33 +27,13 @@ def run_fair_ending(pending: PendingActions, claims: Claims, bound: int = SETTLE
         if pending.apply(action):
             done.append(action)
     fair = _list_fair_actions(pending)
-    while len(done) < bound and not world.violations and has_due_deliveries(world):
+    while len(done) < bound and not world.violations and world.find_due_message() is not None:
         chosen = next(fair, None)
         if chosen is None:
             break
         done.append(chosen)
         pending.apply(chosen)
     return done
-
-
-def has_due_deliveries(world: World) -> bool:
-    """Whether a delivery is due (`World.list_due_deliveries`)."""
-    return find_due_message(world) is not None
-
-
-def find_due_message(world: World) -> MessageId | None:
-    """The first message of which a delivery is due."""
-    return next((message for message in world.undelivered if is_due(world, message)), None)
-
-
-def is_due(world: World, message: MessageId | None) -> bool:
-    """Whether a delivery of this message is due."""
-    missing = None if message is None else world.undelivered.get(message)
-    down = world.down
-    if message is None or missing is None or down.keys() >= missing:
-        return False
-    sent = world.undelivered_messages[message]
-    return sent.sender not in down or len(missing) < len(world.topology.processes_of(sent.destinations))
 
 
 def describe_stuck(pending: PendingActions, ending: list[AnyAction]) -> str:

@@ -544,6 +544,19 @@ class World:
                 pairs += [(message, process) for process in sorted(missing) if process not in self.down]
         return pairs
 
+    def find_due_message(self) -> MessageId | None:
+        """The earliest message of which a delivery is due. One look suffices while the oldest open message is due, so
+        a run may ask after every event."""
+        return next((message for message in self.undelivered if self.is_due(message)), None)
+
+    def is_due(self, message: MessageId | None) -> bool:
+        """Whether a delivery of this message is due."""
+        missing = None if message is None else self.undelivered.get(message)
+        if message is None or missing is None or self.down.keys() >= missing:
+            return False
+        sent = self.undelivered_messages[message]
+        return sent.sender not in self.down or len(missing) < len(self.topology.processes_of(sent.destinations))
+
     def list_busy_disks(self) -> list[ProcessId]:
         """The processes with records that are not durable yet, in the order of the topology."""
         waiting = self._waiting_for_disk

@@ -184,6 +184,7 @@ def assemble_simulation(
     membership_options: Mapping[str, Any] = MappingProxyType({}),
     order: Order = "acyclic",
     order_options: Mapping[str, Any] = MappingProxyType({}),
+    replies: Literal["leader", "all"] = "leader",
 ) -> Assembly:
     """The nodes and clients of a simulated run, with timeouts in proportion to the longest message delay, unless
     options say otherwise."""
@@ -203,7 +204,7 @@ def assemble_simulation(
     return Assembly(
         protocol,
         config,
-        structs.replace(node, real_time=real_time),
+        structs.replace(node, real_time=real_time, replies=replies),
         SessionConfig(retry_ns=retry_ns, gateways=gateways),
         membership,
     )

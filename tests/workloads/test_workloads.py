@@ -294,7 +294,7 @@ def test_thesis_chooses_every_set_equally(sets: str) -> None:
 @pytest.mark.parametrize(
     ("name", "groups", "options", "sentence"),
     [
-        ("macro", 3, {}, "workload 'macro' does not exist; expected one of: micro, convoy"),
+        ("macro", 3, {}, "workload 'macro' does not exist; `amcast workloads` lists them: micro, convoy"),
         ("micro", 3, {"destination": 2}, "options of workload micro: .*destination"),
         ("micro", 3, {"destinations": 4}, "destinations = 4; expected at most the 3 groups"),
         ("micro", 3, {"destinations": 0}, "destinations = 0; expected 1 or more"),

@@ -22,6 +22,7 @@ from amcast.kernel.reconfiguration import change_topology
 from amcast.kernel.spec import Spec, all_correct, majorities_survive
 from amcast.kernel.topology import Topology
 from amcast.lab.protocol_lookup import find_protocol
+from amcast.simulation.inputs.answers import AnswerRule
 from amcast.simulation.inputs.environments import find_environment
 from amcast.simulation.inputs.faults import parse_profile
 from amcast.simulation.inputs.load import Draw
@@ -72,6 +73,7 @@ class PreparedRun:
             membership_options=self.plan.membership,
             order=self.plan.order,
             order_options=self.plan.order_options,
+            replies="all" if self.plan.answers == "all" else "leader",
         )
 
     @property
@@ -160,7 +162,15 @@ class PreparedRun:
             absent=self.absent,
             operator=self.operator,
             node_bodies=self.node_bodies,
+            answers=self.answer_rule,
+            load_until_ns=round(plan.seconds * 1e9) if plan.seconds else 2**62,
         )
+
+    @property
+    def answer_rule(self) -> AnswerRule | None:
+        """The rule by which the driver answers clients of bare processes, if it does."""
+        rule = self.plan.answers
+        return rule if rule == "nearest" or rule == "first" or rule == "groups" else None
 
     def make_case(self) -> FuzzCase:
         """The inputs of the fuzzer, which draws its own schedule."""
@@ -245,6 +255,7 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     if is_real_time and plan.nodes is False:
         raise UsageError('order = "real-time", and nodes = false; it is an order of answers, and only nodes answer')
     nodes = plan.nodes if plan.nodes is not None else bool(changes) or "crash" in spec.claims.faults or is_real_time
+    _check_answers(plan, nodes)
     kinds = parse_profile(plan.faults.profile, spec.claims.for_nodes() if nodes else spec.claims, spec.name)
     prepared = PreparedRun(plan, spec, config, topology, network, kinds, nodes)
     reconfiguration = prepared.assembly.reconfiguration
@@ -256,6 +267,14 @@ def prepare_run(plan: Plan, spec: Spec | None = None) -> PreparedRun:
     prepared.make_draw(plan.seed)(topology.clients[0])
     prepared.make(topology.servers[0])  # rejects options that do not fit the topology
     return prepared
+
+
+def _check_answers(plan: Plan, nodes: bool) -> None:
+    """Rejects answers that processes of this kind cannot give."""
+    rules = ("leader", "all") if nodes else ("everywhere", "nearest", "first", "groups")
+    if plan.answers and plan.answers not in rules:
+        kind = "nodes" if nodes else "bare processes (nodes = false)"
+        raise UsageError(f"answers = {plan.answers!r}, and processes are {kind}; expected one of: {', '.join(rules)}")
 
 
 def add_operator(topology: Topology, spec: Spec, nodes: bool | None) -> Topology:

@@ -9,6 +9,7 @@ from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims
 from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.answers import AnswerRule, Answers
 from amcast.simulation.inputs.faults import FaultInjector, perform_fault
 from amcast.simulation.inputs.load import ClientLoad, Draw
 from amcast.simulation.inputs.network import Network, NetworkConfig
@@ -52,6 +53,11 @@ class SimulationSetup:
     operator: ProcessId | None = None
     """The client that requests changes of members."""
     node_bodies: NodeBodies = NO_NODES
+    answers: AnswerRule | None = None
+    """Which deliveries answer clients of bare processes; None: processes reply, or a message ends when every
+    destination process has delivered it."""
+    load_until_ns: int = 2**62
+    """When clients stop to multicast."""
 
 
 @dataclass
@@ -88,7 +94,8 @@ class Simulation:
     def __init__(self, setup: SimulationSetup, recorder: Recorder | None = None, keeps_history: bool = False) -> None:
         self.setup = setup
         network = Network(setup.network, setup.topology, make_stream(setup.seed, "network"))
-        self.scheduler = DiscreteEventScheduler(network, make_stream(setup.seed, "timers"))
+        answers = None if setup.answers is None else Answers(setup.answers, setup.topology, network)
+        self.scheduler = DiscreteEventScheduler(network, make_stream(setup.seed, "timers"), answers)
         self.world = World(
             setup.topology,
             setup.make,
@@ -103,15 +110,20 @@ class Simulation:
         self._pending_changes: list[Change] = []
         """Changes of members of the plan that have not happened yet, in order."""
         self.scheduler.world = self.world
+        if answers is not None:
+            self.world.answering = self.scheduler.answer_delivery
         self.load = ClientLoad(
             setup.topology,
             setup.draw,
             setup.messages,
             setup.outstanding,
             setup.senders,
-            setup.replies,
+            setup.replies or answers is not None,
             setup.demands_answers,
+            setup.load_until_ns,
         )
+        if setup.load_until_ns < 2**62:
+            self.scheduler.schedule(setup.load_until_ns, self.load.stop)
         self._scale_ns = scale_ns(setup.network)
         self._settle_ns = setup.settle_ns or 2000 * self._scale_ns
         self._heal_at_ns = 0
@@ -126,6 +138,8 @@ class Simulation:
         until = self.setup.until_ns or 2**62
         try:
             self.world.start()
+            if self.world.answering is not None and self.world.recorder is not None:
+                self.world.recorder.has_answers = True
             if progress is not None:
                 self._report_progress(progress, self.setup.messages)
             self.scheduler.run(self.load, until, self._is_over)
@@ -141,6 +155,7 @@ class Simulation:
             self._pending_changes
             or self.world.now < self._heal_at_ns
             or (self.load.remaining > 0 and self._has_live_sender())
+            or self.scheduler.has_pending_multicast()
         ):
             return False
         if self.load.list_waiting(self.world):

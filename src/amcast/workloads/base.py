@@ -44,6 +44,8 @@ class WorkloadConfig(Config, frozen=True):
 
     outstanding: int = 1
     """Messages that a client of a closed loop keeps in flight. A hint to the driver; draws do not depend on it."""
+    stagger_ns: int = 0
+    """Clients begin at times drawn from 0 to this, so that closed loops do not run in step."""
     think_ns: int = 0
     """Closed loop: time (or mean time) between an answer and the next message."""
     think: Literal["fixed", "exponential"] = "fixed"
@@ -54,6 +56,7 @@ class WorkloadConfig(Config, frozen=True):
     def __post_init__(self) -> None:
         self._within("outstanding", 1, MAX_OUTSTANDING)
         self._within("think_ns", 0, MAX_THINK_NS)
+        self._within("stagger_ns", 0, MAX_THINK_NS)
         if not 0 <= self.rate_per_s <= SECOND_NS:
             raise ValueError(f"rate_per_s = {self.rate_per_s}; expected 0 (closed loop) to {SECOND_NS}")
         if self.rate_per_s and self.think_ns:
@@ -107,10 +110,13 @@ class Workload(ABC):
     def draw(self, client: ProcessId) -> DrawnMessage:
         """Draws the client's next message."""
         random = self._messages.get(client)
+        start_ns = 0
         if random is None:
             random = self._messages[client] = random_stream(self.seed, "messages", client)
+            if self.config.stagger_ns:
+                start_ns = draw_below(random_stream(self.seed, "start", client), self.config.stagger_ns)
         destinations, size = self.draw_message(client, random)
-        return DrawnMessage(destinations, size, self._pause_ns(client))
+        return DrawnMessage(destinations, size, start_ns + self._pause_ns(client))
 
     @abstractmethod
     def draw_message(self, client: ProcessId, random: Random) -> tuple[tuple[GroupId, ...], int]:

@@ -44,7 +44,7 @@ WORKLOADS: Final[dict[str, WorkloadSpec]] = {spec.name: spec for spec in _SPECS}
 def build_workload(name: str, topology: Topology, seed: int, options: Mapping[str, Any] | None = None) -> Workload:
     """Builds the workload of this name on a topology; UsageError says what was expected."""
     if name not in WORKLOADS:
-        raise UsageError(f"workload {name!r} does not exist; expected one of: {', '.join(WORKLOADS)}")
+        raise UsageError(f"workload {name!r} does not exist; `amcast workloads` lists them: {', '.join(WORKLOADS)}")
     spec = WORKLOADS[name]
     if spec.groups is not None and len(topology.groups) != spec.groups:
         raise UsageError(f"workload {name}: the topology has {len(topology.groups)} groups; expected {spec.groups}")

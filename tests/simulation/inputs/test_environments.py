@@ -140,7 +140,7 @@ def test_srds(name: str, setup: str, bandwidth: int) -> None:
     assert {matrix[a][b] for a in matrix for b in matrix if a != b} == {printed["one_way_mean_ms"] * MS}
     assert made.network["spread"] * printed["one_way_mean_ms"] == pytest.approx(printed["sd_ms"])
     assert {matrix[a][a] for a in matrix} == {SETUPS["SRDS09"]["LAN_ms"] * MS}
-    assert (made.network["bandwidth"], made.network["pipe"]) == (bandwidth, "region")
+    assert (made.network["bandwidth"], made.network["pipe"]) == (bandwidth, "uplink")
     assert bandwidth == {"125 KB/s full duplex": 125_000, "1.25 MB/s full duplex": 1_250_000}[printed["per_group_link"]]
 
 
@@ -192,7 +192,7 @@ def test_options_change_what_they_name() -> None:
 @pytest.mark.parametrize(
     ("name", "sizes", "options", "sentence"),
     [
-        ("moon", (1, 1, 1), {}, "environment 'moon' does not exist; expected one of: lan, wan-3"),
+        ("moon", (1, 1, 1), {}, "environment 'moon' does not exist; `amcast environments` lists them: lan, wan-3"),
         ("wan-3", (2, 5, 1), {}, "environment wan-3: 5 replicas, one per region; expected 1 to 3"),
         ("colocated", (8, 4, 1), {}, "environment colocated: 4 replicas"),
         ("wan2", (8, 3, 1), {}, "environment wan2: 8 groups; it places 1 to 7"),
@@ -219,3 +219,13 @@ def test_invalid_options_are_rejected_in_one_sentence(
     with pytest.raises(UsageError, match=sentence) as caught:
         find_environment(name, *sizes, options)
     assert "\n" not in str(caught.value)
+
+
+def test_uplink_is_shared_by_all_that_leaves_a_region() -> None:
+    """Two packets of 1000 bytes to two regions at 10 kB/s: the second waits for the first, unless each has a pipe."""
+    for pipe, second_ms in (("uplink", 300), ("region", 200)):
+        made = find_environment("srds-1", 3, 1, 1, {"sd_percent": 0.0, "bandwidth": 10_000, "pipe": pipe})
+        network = Network(parse_config(NetworkConfig, made.network, "network"), made.topology, Random(0))
+        arrivals = [network.draw_arrival(0, target, 1000, 0) / 1e6 for target in (1, 2)]
+        assert arrivals == [200, second_ms]
+        assert network.draw_arrival(1, 0, 1000, 0) / 1e6 == 200

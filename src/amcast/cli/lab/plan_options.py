@@ -30,9 +30,7 @@ OrderOption = Annotated[
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the protocol: stamps=all. May be repeated.")
 ]
-EnvironmentOption = Annotated[
-    str | None, typer.Option("--environment", help="A name of `amcast environments`: network and placement.")
-]
+EnvironmentOption = Annotated[str | None, typer.Option("--environment", help="A name of `amcast environments`.")]
 
 
 def planned(

@@ -1,10 +1,11 @@
-"""Commands of the laboratory: protocols, delays, simulate."""
+"""Commands of the laboratory: protocols, environments, workloads, delays, simulate."""
 
 import re
 import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import typer
 from rich.markup import escape
 
@@ -46,12 +47,17 @@ from amcast.lab.delays import measure_delays as measure_delays
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.runs import PreparedRun, RecordedRun, prepare_run, record_run
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.simulation.inputs.environments import EnvironmentOptions, load_environments
 from amcast.simulation.inputs.plan import parse_plan
+from amcast.workloads.base import WorkloadConfig
+from amcast.workloads.catalogue import WORKLOADS
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands."""
     app.command(rich_help_panel=LABORATORY)(protocols)
+    app.command(rich_help_panel=LABORATORY)(environments)
+    app.command(rich_help_panel=LABORATORY)(workloads)
     app.command(rich_help_panel=LABORATORY)(delays)
     app.command(rich_help_panel=LABORATORY)(simulate)
 
@@ -112,6 +118,63 @@ def _describe_spec(spec: Spec) -> dict[str, Any]:
         "delays": {str(k): claims.delays("max", k, replicas) for k in (1, 2, 4)},
         "packets": {str(k): claims.packets(k, replicas) for k in (1, 2, 4)},
     }
+
+
+def environments(json: JsonFlag = False) -> None:
+    """List the environments: where processes are and how long packets take.
+
+    Example: amcast environments --json | jq '.[].name'
+    """
+    known = load_environments()
+    if json:
+        print_json([{"name": name, **msgspec.to_builtins(facts)} for name, facts in known.items()])
+        return
+    rows = [
+        (name, facts.placement, _shorten(facts.regions) or "one per group", facts.summary, facts.source)
+        for name, facts in known.items()
+    ]
+    print_table(("name", "placement", "regions", "in one line", "source"), rows)
+    out.print(f"options (topology.options of a plan): {', '.join(EnvironmentOptions.__struct_fields__)}")
+
+
+def _shorten(names: tuple[str, ...], most: int = 4) -> str:
+    """Names in one cell of a table."""
+    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def workloads(json: JsonFlag = False) -> None:
+    """List the workloads: where messages go, how large they are, and when clients send.
+
+    Example: amcast workloads --json | jq '.[].name'
+    """
+    specs = list(WORKLOADS.values())
+    if json:
+        print_json(
+            [
+                {
+                    "name": spec.name,
+                    "summary": spec.summary,
+                    "source": spec.source,
+                    "groups": spec.groups,
+                    "options": msgspec.to_builtins(spec.config()),
+                }
+                for spec in specs
+            ]
+        )
+        return
+    common = WorkloadConfig.__struct_fields__
+    rows = [
+        (
+            spec.name,
+            "any" if spec.groups is None else spec.groups,
+            ", ".join(name for name in spec.config.__struct_fields__ if name not in common) or "-",
+            spec.summary,
+            spec.source,
+        )
+        for spec in specs
+    ]
+    print_table(("name", "groups", "options", "in one line", "source"), rows)
+    out.print(f"options of all: messages, seconds, {', '.join(common)}")
 
 
 def delays(

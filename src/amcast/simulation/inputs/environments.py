@@ -50,6 +50,7 @@ class EnvironmentFacts(Config, frozen=True):
     leaders: str = ""
     clients: tuple[str, ...] = ()
     bandwidth: int = 0
+    pipe: Literal["region", "uplink"] = "region"
 
     def ns(self, delay_ms: float) -> int:
         """Converts a printed delay to nanoseconds one way."""
@@ -63,7 +64,9 @@ class EnvironmentOptions(Config, frozen=True):
     """Delay inside a region, as the environment prints it (RTT or one way)."""
     sd_percent: float | None = None
     bandwidth: int | None = None
-    """Bytes per second between two regions, each way; 0 is unlimited."""
+    """Bytes per second of each pipe, each way; 0 is unlimited."""
+    pipe: Literal["region", "uplink"] | None = None
+    """What a pipe is: the way from one region to another, or all ways out of a region together."""
     leaders: str | None = None
     """Of replica-per-region: the region of the first replica of every group, or "spread": round-robin over the
     regions."""
@@ -107,7 +110,7 @@ def find_environment(
     """Builds the environment of this name for these sizes, or raises an error that says what was expected."""
     known = load_environments()
     if name not in known:
-        raise UsageError(f"environment {name!r} does not exist; expected one of: {', '.join(known)}")
+        raise UsageError(f"environment {name!r} does not exist; `amcast environments` lists them: {', '.join(known)}")
     chosen = parse_config(EnvironmentOptions, dict(options or {}), f"options of environment {name}")
     facts = _with_options(name, known[name], chosen)
     plain = Topology.grid(groups, replicas, clients)
@@ -120,7 +123,7 @@ def find_environment(
         "spread": facts.sd_percent / 100,
     }
     if facts.bandwidth:
-        network.update(bandwidth=facts.bandwidth, pipe="region")
+        network.update(bandwidth=facts.bandwidth, pipe=facts.pipe)
     return Environment(name, topology, network)
 
 
@@ -133,6 +136,8 @@ def _with_options(name: str, facts: EnvironmentFacts, options: EnvironmentOption
         raise UsageError(f"{where}: inside_ms = {options.inside_ms}; the matrix says it; expected no such option")
     if "bandwidth" in changed and len(facts.regions) == 1:
         raise UsageError(f"{where}: bandwidth = {options.bandwidth}; there is one region; expected no such option")
+    if "pipe" in changed and not facts.bandwidth and not options.bandwidth:
+        raise UsageError(f"{where}: pipe = {options.pipe!r}, without a bandwidth; expected one of both or none")
     if ("regions" in changed or "placement" in changed) and not facts.matrix:
         field_name = "regions" if "regions" in changed else "placement"
         raise UsageError(f"{where}: {field_name} = {changed[field_name]!r}; expected it for aws-12 and aws-2025 only")

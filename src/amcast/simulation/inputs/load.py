@@ -1,7 +1,8 @@
 """The load of a run: which client multicasts what next, and when it may go on.
 
 A closed loop keeps a number of messages outstanding per client. A message is done when its client resolves it
-(`Resolve`) or, for bare protocols without replies, when every destination process has delivered it.
+(`Resolve`), when an answer that the plan asks for has arrived (`inputs/answers.py`) or, for bare protocols without
+either, when every destination process has delivered it. The load ends after a number of messages, or a time.
 """
 
 from collections.abc import Callable
@@ -27,6 +28,7 @@ class ClientLoad:
         senders: tuple[ProcessId, ...] = (),
         replies: bool = False,
         demands_answers: bool = False,
+        until_ns: int = 2**62,
     ) -> None:
         self.topology = topology
         self.senders = senders or topology.clients
@@ -34,6 +36,8 @@ class ClientLoad:
         self.replies = replies
         self.demands_answers = demands_answers
         """Whether a run is over only when every client that is up has all its answers."""
+        self.until_ns = until_ns
+        """When clients stop: nothing is multicast from then on."""
         self.remaining = messages
         """How many messages may still be multicast."""
         self.in_flight: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
@@ -63,6 +67,14 @@ class ClientLoad:
         self.in_flight[sender] += 1
         self.remaining -= 1
         return Message(message_id(sender, sequence), sender, destinations, bytes(size)), after_ns
+
+    def stop(self) -> None:
+        """Ends the load; messages in flight are still answered."""
+        self.remaining = 0
+
+    def withdraw(self, sender: ProcessId) -> None:
+        """A drawn message is not multicast, because the time of the load is over."""
+        self.in_flight[sender] -= 1
 
     def collect_done(self, world: World) -> list[ProcessId]:
         """Clients with a message that was done since the last call, once for each message."""

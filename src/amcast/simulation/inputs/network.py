@@ -34,9 +34,9 @@ class NetworkConfig(Config, frozen=True):
     delay."""
     bandwidth: int = 0
     """Bytes per second of each pipe, full duplex; 0 is unlimited."""
-    pipe: Literal["process", "group", "region"] = "process"
+    pipe: Literal["process", "group", "region", "uplink"] = "process"
     """Which packets share one pipe: those between two processes, two groups (a client is a group of its own), or two
-    regions."""
+    regions; or all that leave one region ("uplink")."""
     overhead_bytes: int = 0
     """Added to the size of every packet, for headers."""
     loss: float = 0.0
@@ -181,6 +181,8 @@ class Network:
         ends = (self._pipe_end(source), self._pipe_end(target))
         if ends[0] == ends[1]:
             return 0
+        if self.config.pipe == "uplink":
+            ends = ends[0], None
         start = max(now, self._free.get(ends, 0))
         done = start + (size + self.config.overhead_bytes) * 1_000_000_000 // self.config.bandwidth
         self._free[ends] = done
@@ -189,7 +191,7 @@ class Network:
     def _pipe_end(self, process: ProcessId) -> object:
         if self.config.pipe == "process":
             return process
-        if self.config.pipe == "region":
+        if self.config.pipe in ("region", "uplink"):
             return self._topology.region(process)
         group = self._topology.group_of(process)
         return ("client", process) if group is None else group

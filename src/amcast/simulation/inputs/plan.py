@@ -13,7 +13,7 @@ delay_ns = 1_000_000
 
 [workload]
 name = "micro"
-messages = 1000            # in all
+messages = 1000            # in all; or seconds = 60.0, after which clients stop
 outstanding = 1            # per client
 destinations = 2           # further fields belong to the workload of that name
 
@@ -37,6 +37,7 @@ from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.world.actions import Fault
 
 MAX_MESSAGES = 1_000_000_000
+MAX_SECONDS = 1_000_000
 
 
 class TopologyPlan(Config, frozen=True):
@@ -93,6 +94,10 @@ class Plan(Config, frozen=True):
     heartbeats: bool = True
     """Whether nodes elect leaders by heartbeats. Without them only the scheduler suggests leaders, as an exploration
     needs."""
+    answers: Literal["", "leader", "all", "everywhere", "nearest", "first", "groups"] = ""
+    """Who answers a client. Nodes: the "leader" of each destination (the default), or "all" members. Bare processes:
+    delivery "everywhere" ends a message at once (the default), or an answer arrives from the "nearest" destination
+    process, from the "first" one, or from the first of each of its "groups"."""
     order: Literal["acyclic", "real-time"] = "acyclic"
     """What answers promise: a place in an order without cycles, or that nothing multicast later comes before."""
     order_options: dict[str, Any] = field(default_factory=dict)
@@ -117,7 +122,12 @@ class Plan(Config, frozen=True):
 
     @property
     def messages(self) -> int:
-        return int(self.workload.get("messages", 100))
+        return int(self.workload.get("messages", MAX_MESSAGES if self.seconds else 100))
+
+    @property
+    def seconds(self) -> float:
+        """How long clients multicast, in simulated time; 0: until all messages are multicast."""
+        return float(self.workload.get("seconds", 0))
 
     @property
     def workload_name(self) -> str:
@@ -125,7 +135,7 @@ class Plan(Config, frozen=True):
 
     @property
     def workload_options(self) -> dict[str, Any]:
-        return {key: value for key, value in self.workload.items() if key not in ("name", "messages")}
+        return {key: value for key, value in self.workload.items() if key not in ("name", "messages", "seconds")}
 
     def network_config(self, environment: dict[str, Any] | None = None) -> NetworkConfig:
         """The network of the environment, with the plan's fields on top."""
@@ -155,6 +165,9 @@ def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
     messages = plan.workload.get("messages", 0)
     if type(messages) is not int or not 0 <= messages <= MAX_MESSAGES:
         raise UsageError(f"{where}: workload.messages = {messages!r}; expected a whole number from 0 to {MAX_MESSAGES}")
+    seconds = plan.workload.get("seconds", 0)
+    if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS:
+        raise UsageError(f"{where}: workload.seconds = {seconds!r}; expected a number from 0 to {MAX_SECONDS}")
     if not isinstance(plan.workload.get("name", ""), str):
         raise UsageError(f"{where}: workload.name = {plan.workload['name']!r}; expected a name of `amcast workloads`")
     return plan

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from amcast.kernel.effects import About
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body, Message
+from amcast.simulation.inputs.answers import Answers
 from amcast.simulation.inputs.faults import perform_fault
 from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.network import Network
@@ -25,6 +26,7 @@ SYNC: Final = 3
 SUBMIT: Final = 4
 FAULT: Final = 5
 BURST: Final = 6
+ANSWER: Final = 7
 
 MAX_ROUTES: Final = 10_000
 
@@ -34,8 +36,10 @@ _Leg = tuple[int, tuple[ProcessId, ...], int]
 class DiscreteEventScheduler:
     """Lets offers happen in the order of time."""
 
-    def __init__(self, network: Network, random: Random) -> None:
+    def __init__(self, network: Network, random: Random, answers: Answers | None = None) -> None:
         self.network = network
+        self._answers = answers
+        """Answers in place of bare processes; None: processes reply, or deliveries everywhere end a message."""
         self.world: World
         self.slow: dict[ProcessId, int] = {}
         self._random = random
@@ -138,9 +142,20 @@ class DiscreteEventScheduler:
             else:
                 self._paused_entries.setdefault(target, []).append((kind, argument))
 
+    def answer_delivery(self, process: ProcessId, message: Message) -> None:
+        """Sends the client of a message the answer of a process that delivered it, if that is one that answers."""
+        assert self._answers is not None
+        at = self._answers.draw_arrival(process, message, self.world.now)
+        if at is not None:
+            self._calendar.add(at, (ANSWER, (message.id, self.world.topology.group_of(process))))
+
     def schedule(self, at_ns: int, fault: Fault | Callable[[], None]) -> None:
         """Adds a fault, or a call, at a time."""
         self._calendar.add(at_ns, (FAULT, fault))
+
+    def has_pending_multicast(self) -> bool:
+        """Whether a client that can send waits for the time of its next multicast."""
+        return bool(self._pending) and not self._pending <= self.world.paused
 
     # The loop
 
@@ -194,8 +209,11 @@ class DiscreteEventScheduler:
             self._paused_entries.setdefault(sender, []).append((SUBMIT, message))
             return
         self._pending.discard(sender)
+        if world.now >= load.until_ns:
+            load.withdraw(sender)
+            return
         if sender in world.processes:
-            world.submit(sender, message)
+            self._multicast(sender, message)
         self._submit_ready(load, (sender,))
 
     def _submit_ready(self, load: ClientLoad, senders: tuple[ProcessId, ...] | list[ProcessId]) -> None:
@@ -210,7 +228,12 @@ class DiscreteEventScheduler:
                     self._pending.add(sender)
                     self._calendar.add(world.now + after_ns, (SUBMIT, message))
                     break
-                world.submit(sender, message)
+                self._multicast(sender, message)
+
+    def _multicast(self, sender: ProcessId, message: Message) -> None:
+        if self._answers is not None:
+            self._answers.expect(message)
+        self.world.submit(sender, message)
 
     def _perform(self, kind: int, argument: Any) -> None:
         world = self.world
@@ -218,6 +241,10 @@ class DiscreteEventScheduler:
             self._handle(*argument)
         elif kind == BURST:
             self._handle_burst(argument)
+        elif kind == ANSWER:
+            assert self._answers is not None
+            if self._answers.receive(*argument):
+                world.resolve(argument[0])
         elif kind == FIRE:
             if argument[0] in world.paused:
                 self._paused_entries.setdefault(argument[0], []).append((FIRE, argument))

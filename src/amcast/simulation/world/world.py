@@ -126,6 +126,7 @@ class World:
         "_waiting_for_disk",
         "_wants_packets",
         "absent",
+        "answering",
         "blocked",
         "changes",
         "closed_until",
@@ -243,6 +244,8 @@ class World:
         """By group: growing positions, and when a member first stated that all before is closed; with a recorder."""
         self.closed_until: dict[ProcessId, tuple[int, int]] = {}
         """By process: the position before which everything is closed, as it last stated in this incarnation; when."""
+        self.answering: Callable[[ProcessId, Message], None] | None = None
+        """Hears every delivery of a run whose driver answers clients in place of bare processes."""
         self.completed: list[MessageId] = []
         """Messages that every destination process delivered since a scheduler last emptied the list."""
         self.now = self.multicasts = self.packets = self.deliveries = self.steps = 0
@@ -672,9 +675,10 @@ class World:
             case Note(name, message, value):
                 self._note(process, name, message, value)
             case Resolve(message, absent):
-                self.resolved.append(message)
-                if self.recorder is not None and not absent:
-                    self.recorder.record_answer(message, self.now)
+                if absent:
+                    self.resolved.append(message)
+                else:
+                    self.resolve(message)
             case Close(position):
                 self.closed_until[process] = position, self.now
                 if self.recorder is not None:
@@ -740,6 +744,14 @@ class World:
                 effect.committed_ns,
             )
         self.record_delivered(process, message.id)
+        if self.answering is not None:
+            self.answering(process, message)
+
+    def resolve(self, message: MessageId) -> None:
+        """A client knows that its message is delivered."""
+        self.resolved.append(message)
+        if self.recorder is not None:
+            self.recorder.record_answer(message, self.now)
 
     def _close(self, process: ProcessId, position: int) -> None:
         """Records that a process states deliveries of its group to be closed, if it is the first one."""

@@ -33,7 +33,7 @@ def test_fields_of_the_plan_are_fixed() -> None:
         "topology": {"groups": 2, "replicas": 5, "clients": 3},
         "workload": {"messages": 7, "outstanding": 2, "destinations": 1, "payload": 9},
         "faults": {"profile": "recovery", "events": []},
-        "options": {"keep": 17, "confirmation_batch": 5, "consensus": "ring", "retry_ns": [7, 9]},
+        "options": {"keep": 17, "confirmation_batch": 5, "consensus": "ring", "stamps": "all", "retry_ns": [7, 9]},
         "nodes": True,
         "gateways": True,
         "network": {"links": "fifo"},

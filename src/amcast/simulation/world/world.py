@@ -261,9 +261,8 @@ class World:
         """Processes with effects that wait for their disk."""
         self.keeps_history = keeps_history
         self._wants_packets = recorder is not None and recorder.wants_packets
-        self._encode: Callable[[Any], bytes] | None = None
-        if measures_sizes or self._wants_packets or wire_bodies:
-            self._encode = msgspec.msgpack.Encoder().encode
+        encodes = measures_sizes or self._wants_packets or bool(wire_bodies)
+        self._encode: Callable[[Any], bytes] | None = msgspec.msgpack.Encoder().encode if encodes else None
         self._decode: Callable[[bytes], Any] | None = None
         if wire_bodies:
             self._decode = msgspec.msgpack.Decoder(reduce(or_, wire_bodies)).decode

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from amcast.cluster import connect, connect_blocking, run_replica, run_service, subscribe
     from amcast.live.client.blocking_client import BlockingClient, BlockingSubscription
     from amcast.live.client.client import Client
-    from amcast.live.client.multicaster import Receipt
+    from amcast.live.client.multicaster import BatchReceipt, Receipt
     from amcast.live.client_batch import Delivery
     from amcast.live.config.cluster import Cluster, read_cluster
     from amcast.live.host.recent_deliveries import MissedDeliveriesError, NotClosedError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "At",
+    "BatchReceipt",
     "BlockingClient",
     "BlockingSubscription",
     "CannotTellError",
@@ -72,6 +73,7 @@ if not TYPE_CHECKING:
 
     _MODULES = {
         "At": "amcast.services.declaration",
+        "BatchReceipt": "amcast.live.client.multicaster",
         "BlockingClient": "amcast.live.client.blocking_client",
         "BlockingSubscription": "amcast.live.client.blocking_client",
         "Client": "amcast.live.client.client",

@@ -22,6 +22,7 @@ EXPECTED = {
     "client.md": [
         "000000",
         "1000 in",
+        "1000 payloads in 1 message",
         "from any thread",
         "may or may not be delivered",
         "and me",

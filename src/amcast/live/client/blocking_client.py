@@ -8,14 +8,14 @@ Any number of threads may multicast at the same time; their messages of one tick
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
 from amcast.live.client.client import Client
-from amcast.live.client.multicaster import Destinations, Receipt, collect_destinations
+from amcast.live.client.multicaster import BatchReceipt, Destinations, Receipt, collect_destinations
 from amcast.live.client_batch import Delivery
 from amcast.live.rpc.subscription import Subscription
 
@@ -67,6 +67,14 @@ class BlockingClient:
         """Orders one message at one group or several, as `Client.multicast`."""
         client, loop = self._connected()
         request = client.multicast(collect_destinations(destinations), payload, timeout_s, positions=positions)
+        return asyncio.run_coroutine_threadsafe(request, loop).result()
+
+    def multicast_many(
+        self, destinations: Destinations, payloads: Iterable[bytes], timeout_s: float = 30.0
+    ) -> BatchReceipt:
+        """Orders a list of payloads with one receipt, as `Client.multicast_many`."""
+        client, loop = self._connected()
+        request = client.multicast_many(collect_destinations(destinations), payloads, timeout_s)
         return asyncio.run_coroutine_threadsafe(request, loop).result()
 
     def deliveries(

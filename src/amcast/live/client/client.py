@@ -99,6 +99,8 @@ class Client:
         self.multicaster.position_finder = PositionFinder(self._rpc, lambda: self._topology)
         self.multicast = self.multicaster.multicast
         """Orders one message: `await client.multicast({"orders", "stock"}, b"...")`."""
+        self.multicast_many = self.multicaster.multicast_many
+        """Orders a list of payloads with one receipt: `await client.multicast_many({"orders"}, [b"...", b"..."])`."""
         self.post = self.multicaster.post
         """Submits one message; returns a future of its receipt."""
 

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from time import time_ns
-from typing import Final
+from typing import Final, NamedTuple
 
 from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, UsageError
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
@@ -45,6 +45,20 @@ class Receipt:
     positions: Mapping[str, int] = field(default_factory=dict, hash=False)
     """The position of the message in each destination group, if `multicast` was called with `positions`: that of its
     deliveries (`Delivery.position`). A group is missing where no replica knew it any more, or in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReceipt:
+    """Every payload of a list has its place in the order of every destination group."""
+
+    messages: tuple[MessageId, ...]
+    """The ordered messages: one, or several where the list was larger than a message may be."""
+    payloads: int
+    """The number of payloads."""
+    destinations: tuple[str, ...]
+    """The names of the destination groups."""
+    absent: tuple[str, ...] = ()
+    """Destination groups that are lost as a whole, as in `Receipt`."""
 
 
 Destinations = GroupId | str | Iterable[GroupId | str]
@@ -85,6 +99,15 @@ def _copy_payload(payload: object) -> bytes:
 _Waiting = tuple[bytes, "asyncio.Future[Receipt]"]
 
 
+class _Unanswered(NamedTuple):
+    """A message without an answer."""
+
+    futures: "list[asyncio.Future[Receipt]]"
+    """One for each payload by its place, or one for a list of payloads."""
+    payloads: int
+    groups: tuple[GroupId, ...]
+
+
 class Multicaster:
     """Multicasts for all coroutines of a program, in the name of one process."""
 
@@ -104,8 +127,7 @@ class Multicaster:
         """Sequence number of the next batch; consecutive, as sessions expect."""
         self._checked_destinations: dict[frozenset[GroupId | str], tuple[GroupId, ...]] = {}
         self._unsent: dict[tuple[GroupId, ...], list[_Waiting]] = {}
-        self._unanswered: dict[MessageId, tuple[list[_Waiting], tuple[GroupId, ...]]] = {}
-        """Batches without an answer."""
+        self._unanswered: dict[MessageId, _Unanswered] = {}
 
     def attach(self, host: Host, first: int = 0) -> None:
         """Sets the host, which must call `resolve`; `first` is a sequence number that its process has never used."""
@@ -150,16 +172,8 @@ class Multicaster:
 
     async def _submit(self, groups: tuple[GroupId, ...], payload: bytes) -> "asyncio.Future[Receipt]":
         host = self._running_host()
-        if type(payload) is not bytes:
-            payload = _copy_payload(payload)
-        if len(payload) > self._limits.message_bytes:
-            raise UsageError(
-                f"payload of {len(payload)} bytes; expected at most {self._limits.message_bytes} (limits.message_bytes)"
-            )
-        if self.sequence >= MAX_BATCHES:
-            raise UsageError(
-                f"process {host.me} has multicast {self.sequence} batches; expected at most {MAX_BATCHES} per client"
-            )
+        payload = self._check_payload(payload)
+        self._check_sequence(host)
         if host.network.outbox.is_congested:
             await host.network.outbox.wait_for_capacity()
         loop = asyncio.get_running_loop()
@@ -170,6 +184,68 @@ class Multicaster:
         self.outstanding += 1
         return future
 
+    async def multicast_many(
+        self, destinations: Destinations, payloads: Iterable[bytes], timeout_s: float = 30.0
+    ) -> BatchReceipt:
+        """Orders a list of payloads at one group or several, in the order of the list; returns when all have their
+        place in the order of each. Payloads of one message follow each other without a gap; the list is split only
+        where it is larger than a message may be. It costs a future for each message, not for each payload."""
+        if timeout_s <= 0:
+            raise UsageError(f"timeout_s = {timeout_s}; expected more than 0 seconds")
+        groups = self._check_destinations(destinations)
+        host = self._running_host()
+        if isinstance(payloads, bytes | bytearray | memoryview | str):
+            raise UsageError(f"payloads of type {type(payloads).__name__}; expected a list of payloads")
+        checked = [self._check_payload(payload) for payload in payloads]
+        if not checked:
+            raise UsageError("payloads is empty; expected one or more")
+        futures: list[asyncio.Future[Receipt]] = []
+        receipts: list[Receipt] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                for share in self._split(checked):
+                    if host.network.outbox.is_congested:
+                        await host.network.outbox.wait_for_capacity()
+                    futures.append(self._submit_list(host, groups, share))
+                receipts = [await future for future in futures]
+        except DeliveryUnknownError:
+            raise
+        except TimeoutError:
+            diagnosis = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
+            raise DeliveryUnknownError(
+                f"{len(checked)} payloads to {' and '.join(self._topology.names_of(groups))} were not all answered"
+                f" within {timeout_s} s; each may or may not be delivered{diagnosis}"
+            ) from None
+        absent = tuple(dict.fromkeys(name for receipt in receipts for name in receipt.absent))
+        messages = tuple(receipt.message for receipt in receipts)
+        return BatchReceipt(messages, len(checked), receipts[0].destinations, absent)
+
+    def _submit_list(self, host: Host, groups: tuple[GroupId, ...], payloads: list[bytes]) -> "asyncio.Future[Receipt]":
+        self._check_sequence(host)
+        if self._unsent:
+            self._flush()  # What was multicast earlier leaves earlier.
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        message = self._make_message(host, groups, payloads, [future])
+        self.outstanding += len(payloads)
+        host.submit(message, wake=False)
+        host.tick()
+        return future
+
+    def _check_payload(self, payload: bytes) -> bytes:
+        if type(payload) is not bytes:
+            payload = _copy_payload(payload)
+        if len(payload) > self._limits.message_bytes:
+            raise UsageError(
+                f"payload of {len(payload)} bytes; expected at most {self._limits.message_bytes} (limits.message_bytes)"
+            )
+        return payload
+
+    def _check_sequence(self, host: Host) -> None:
+        if self.sequence >= MAX_BATCHES:
+            raise UsageError(
+                f"process {host.me} has multicast {self.sequence} batches; expected at most {MAX_BATCHES} per client"
+            )
+
     def resolve(self, message: MessageId, absent: tuple[GroupId, ...] = ()) -> None:
         """Completes the receipts of a message that every group has answered, except those that are lost."""
         batch = self._unanswered.pop(message, None)
@@ -177,17 +253,16 @@ class Multicaster:
             return
         if self._recorder is not None:
             self._recorder.record_answer(message, time_ns())
-        waiting, groups = batch
-        self.outstanding -= len(waiting)
-        names, absent_names = self._topology.names_of(groups), self._topology.names_of(absent)
-        for place, (_, future) in enumerate(waiting):
+        self.outstanding -= batch.payloads
+        names, absent_names = self._topology.names_of(batch.groups), self._topology.names_of(absent)
+        for place, future in enumerate(batch.futures):
             if not future.done():
                 future.set_result(Receipt(message, place, names, absent_names))
 
     def close(self) -> None:
         """Fails all messages without a receipt."""
-        waiting = [one for batch, _ in self._unanswered.values() for one in batch]
-        for _, future in (*waiting, *(one for batch in self._unsent.values() for one in batch)):
+        futures = [future for batch in self._unanswered.values() for future in batch.futures]
+        for future in (*futures, *(future for waiting in self._unsent.values() for _, future in waiting)):
             if not future.done():
                 future.set_exception(
                     DeliveryUnknownError("the client was closed; the message may or may not be delivered")
@@ -234,28 +309,34 @@ class Multicaster:
         host = self._host
         assert host is not None
         for groups, waiting in sorted(unsent.items(), key=lambda item: item[0]):
-            for share in self._split(waiting):
-                host.submit(self._make_message(host, groups, share), wake=False)
+            first = 0
+            for share in self._split([payload for payload, _ in waiting]):
+                last = first + len(share)
+                futures = [future for _, future in waiting[first:last]]
+                host.submit(self._make_message(host, groups, share, futures), wake=False)
+                first = last
         host.tick()
 
-    def _split(self, waiting: list[_Waiting]) -> list[list[_Waiting]]:
+    def _split(self, payloads: list[bytes]) -> list[list[bytes]]:
         """Splits payloads into as few batches as the limits allow."""
         max_messages = MAX_BATCH_MESSAGES if self._batches else 1
-        shares: list[list[_Waiting]] = []
+        shares: list[list[bytes]] = []
         free_bytes = -1
-        for one in waiting:
-            size = len(one[0]) + 16
+        for payload in payloads:
+            size = len(payload) + 16
             if size > free_bytes or len(shares[-1]) == max_messages:
                 shares.append([])
                 free_bytes = max(size, self._limits.message_bytes)
-            shares[-1].append(one)
+            shares[-1].append(payload)
             free_bytes -= size
         return shares
 
-    def _make_message(self, host: Host, groups: tuple[GroupId, ...], share: list[_Waiting]) -> Message:
-        payload = encode_batch([payload for payload, _ in share]) if self._batches else share[0][0]
+    def _make_message(
+        self, host: Host, groups: tuple[GroupId, ...], payloads: list[bytes], futures: "list[asyncio.Future[Receipt]]"
+    ) -> Message:
+        payload = encode_batch(payloads) if self._batches else payloads[0]
         message = Message(message_id(host.me, self.sequence), host.me, groups, payload)
-        self._unanswered[message.id] = (share, groups)
+        self._unanswered[message.id] = _Unanswered(futures, len(payloads), groups)
         if self._recorder is not None:
             self._recorder.record_multicast(message, time_ns(), host.me, self.sequence)
         self.sequence += 1

@@ -18,6 +18,7 @@ from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, UsageErr
 from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
+from amcast.live.client.deadlines import Deadlines
 from amcast.live.client.position_finder import PositionFinder
 from amcast.live.client_batch import MAX_BATCH_MESSAGES, encode_batch
 from amcast.live.host.host import Host
@@ -128,6 +129,7 @@ class Multicaster:
         self._checked_destinations: dict[frozenset[GroupId | str], tuple[GroupId, ...]] = {}
         self._unsent: dict[tuple[GroupId, ...], list[_Waiting]] = {}
         self._unanswered: dict[MessageId, _Unanswered] = {}
+        self._deadlines = Deadlines()
 
     def attach(self, host: Host, first: int = 0) -> None:
         """Sets the host, which must call `resolve`; `first` is a sequence number that its process has never used."""
@@ -154,9 +156,9 @@ class Multicaster:
     async def _wait_for_receipt(
         self, receipt: "asyncio.Future[Receipt]", groups: tuple[GroupId, ...], timeout_s: float
     ) -> Receipt:
+        self._deadlines.add(receipt, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await receipt
+            return await receipt
         except DeliveryUnknownError:  # The client was closed; a DeliveryUnknownError is a TimeoutError, too.
             raise
         except TimeoutError:
@@ -270,6 +272,7 @@ class Multicaster:
                 future.exception()  # A future that nobody awaits must not warn.
         self._unanswered.clear()
         self._unsent.clear()
+        self._deadlines.close()
 
     def _running_host(self) -> Host:
         host = self._host

@@ -112,7 +112,7 @@ def _show(result: dict[str, object]) -> None:
         ("  in the best half second", f"{result['replica_cpu_us_best']} us per multicast"),
         ("CPU of the clients", f"{result['client_cpu_us']} us per multicast"),
         *((f"latency {name}", f"{result[f'latency_us_{name}']} us") for name in ("p50", "p90", "p99", "p999", "max")),
-        ("build", f"{result['build']}, {result['interpreter']}, {result['machine']}"),
+        ("interpreter", f"{result['interpreter']}, {result['machine']}"),
         (
             "this machine",
             f"{result['tcp_us']} us of CPU for a TCP send and receive of 64 bytes,"

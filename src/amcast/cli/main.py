@@ -12,6 +12,7 @@ import typer
 from amcast import __version__
 from amcast.cli.data import pipeline, traces
 from amcast.cli.lab import campaign as campaigning
+from amcast.cli.lab import reproduce as reproduction
 from amcast.cli.lab import search as searching
 from amcast.cli.lab import simulate as laboratory
 from amcast.cli.lab import worst as adversary
@@ -45,6 +46,7 @@ campaigning.register(app)
 torture.register(app)
 laboratory.register(app)
 adversary.register(app)
+reproduction.register(app)
 bench.register(app)
 
 

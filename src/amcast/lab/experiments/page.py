@@ -1,0 +1,94 @@
+"""docs/reproduction.md: all claims with ours beside theirs. Generated from the committed tables."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from amcast.lab.experiments.experiment import PAPERS, Experiment, ListedClaim
+from amcast.lab.experiments.table import Row
+from amcast.lab.experiments.verdicts import CheckedNumber, JudgedClaim
+
+INTRODUCTION = """# The papers, reproduced
+
+Every claim of the five papers' evaluations, with our numbers beside theirs. `amcast reproduce --page` writes this page
+from the tables in `experiments/`; `amcast reproduce --list` names the experiments, `amcast reproduce NAME` runs one (it
+continues after the cells that its table has), and `--quick` runs a reduced grid without touching the table.
+
+A check has a direction and a tolerance that were set before it was run: *equal* within the tolerance, or at least
+(*above*), or at most (*below*) the paper's value. Comparisons of which the paper prints no number are ratios with 1. A
+claim **holds** if all its checks do, **holds in part** if some do, and **differs** if none does. Simulated processes
+have no CPU cost unless an experiment says so: absolute throughputs of other machines are no targets, ratios and shapes
+are. Experiments were run with one seed unless the table has more.
+"""
+
+
+def render_page(
+    claims: Sequence[ListedClaim],
+    experiments: dict[str, Experiment],
+    judged: Sequence[JudgedClaim],
+    tables: Mapping[str, Sequence[Row]],
+) -> str:
+    """The whole page."""
+    counts = Counter(one.verdict for one in judged)
+    summary = ", ".join(
+        f"{counts[verdict]} {verdict}"
+        for verdict in ("holds", "holds in part", "differs", "cannot be tested here", "not run")
+    )
+    lines = [INTRODUCTION, f"**{len(judged)} claims: {summary}.**", ""]
+    by_number = {one.number: one for one in judged}
+    for paper, title in PAPERS.items():
+        lines += [f"## {paper}: {title}", "", "| | claim | where | verdict | experiment |", "|---|---|---|---|---|"]
+        own = [claim for claim in claims if claim.paper == paper]
+        for claim in own:
+            one = by_number[claim.number]
+            link = f"[{one.experiment}](#{one.experiment})" if one.experiment else ""
+            lines.append(f"| {claim.number} | {claim.text} | {claim.where} | **{one.verdict}** | {link} |")
+        lines.append("")
+        for claim in own:
+            one = by_number[claim.number]
+            if one.reason and one.verdict != "not run":
+                lines += [f"{claim.number}: {one.verdict}. {one.reason}", ""]
+    lines += ["## Experiments", ""]
+    for experiment in experiments.values():
+        lines += _render_experiment(experiment, judged, tables.get(experiment.name, ()))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _render_experiment(experiment: Experiment, judged: Sequence[JudgedClaim], rows: Sequence[Row]) -> list[str]:
+    file = experiment.file
+    seeds = len({row["seed"] for row in rows})
+    seconds = sum(float(row.get("seconds", 0)) for row in rows)
+    lines = [
+        f"### {experiment.name}",
+        "",
+        f"{file.title}. Paper {file.paper}, {file.figure}. {file.question}",
+        "",
+        f"Setting: {file.setting}",
+        "",
+        f"    amcast reproduce {experiment.name}",
+        "",
+        f"{len(rows)} cells, {seeds} seed{'s' if seeds != 1 else ''}, {seconds / 60:.1f} minutes:"
+        f" [table](../experiments/{experiment.name}/table.csv).",
+        "",
+    ]
+    for number in range(len(file.picture) if rows else 0):
+        lines += [f"![{file.picture[number].title}](../experiments/{experiment.name}/picture-{number + 1}.svg)", ""]
+    own = [one for one in judged if one.experiment == experiment.name]
+    if own:
+        lines += ["| claim | number | paper | ours | ratio | expected | |", "|---|---|---|---|---|---|---|"]
+        lines += [_render_number(one.number, number) for one in own for number in one.numbers]
+        lines.append("")
+    return lines
+
+
+def _render_number(claim: int, number: CheckedNumber) -> str:
+    check = number.check
+    sign = {"equal": "±", "above": "at least, -", "below": "at most, +"}[check.direction]
+    ours = "not run" if number.ours is None else format_number(number.ours)
+    ratio = "" if number.ratio is None else f"{number.ratio:.2f}"
+    verdict = {None: "", True: "holds", False: "differs"}[number.holds]
+    paper = format_number(check.paper)
+    return f"| {claim} | {check.say} | {paper} | {ours} | {ratio} | {sign}{check.tolerance:.0%} | {verdict} |"
+
+
+def format_number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from amcast.live.server.state_schedule import StateSchedule
     from amcast.services.calls import Outcome
     from amcast.services.declaration import At, Key, Service, command, query
-    from amcast.services.errors import CommandError, GroupEndedError, OutcomeUnknownError, ServiceFailedError
+    from amcast.services.errors import (
+        CommandError,
+        GroupEndedError,
+        OutcomeUnknownError,
+        ReadRefusedError,
+        ServiceFailedError,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -48,6 +54,7 @@ __all__ = [
     "NotClosedError",
     "Outcome",
     "OutcomeUnknownError",
+    "ReadRefusedError",
     "Receipt",
     "RemovedFromGroupError",
     "Replica",
@@ -87,6 +94,7 @@ if not TYPE_CHECKING:
         "NotClosedError": "amcast.live.host.recent_deliveries",
         "Outcome": "amcast.services.calls",
         "OutcomeUnknownError": "amcast.services.errors",
+        "ReadRefusedError": "amcast.services.errors",
         "Receipt": "amcast.live.client.multicaster",
         "RemovedFromGroupError": "amcast.live.membership.topology_follower",
         "Replica": "amcast.live.server.replica",

@@ -32,6 +32,8 @@ from amcast.parts.membership.messages import ReconfigurableConfig
 from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
 from amcast.parts.membership.statements import build_membership_table
 from amcast.parts.node.messages import (
+    AcceptedReport,
+    AcceptedRequest,
     AdmissionConfig,
     AdmissionReply,
     AdmissionRequest,
@@ -43,6 +45,7 @@ from amcast.parts.node.messages import (
     OmegaConfig,
     OrderReport,
     OrderRequest,
+    ReadIndexState,
     RealTimeCheckpoint,
     RealTimeConfig,
     make_checkpoint_type,
@@ -120,13 +123,15 @@ def build_node_spec(spec: Spec, node: NodeConfig) -> Spec:
     checkpoint_type = make_checkpoint_type(spec.records)
 
     def make(me: ProcessId, topology: Topology, config: Any) -> Process:
-        return Node(spec.process(me, topology, config), node, spec.contacts, checkpoint_type)
+        return Node(spec.process(me, topology, config), node, spec.contacts, checkpoint_type, spec.states_accepted)
 
     admission: tuple[type[Body], ...] = (AdmissionRequest, AdmissionReply)
     bodies: tuple[type[Body], ...] = (*spec.bodies, *admission, Heartbeat, Farewell, LeaderHint, Done)
     if not spec.claims.real_time:
         bodies = (*bodies, OrderReport, OrderRequest)
-    states: tuple[type[State], ...] = (*spec.states, NodeState)
+    if spec.states_accepted:
+        bodies = (*bodies, AcceptedReport, AcceptedRequest)
+    states: tuple[type[State], ...] = (*spec.states, NodeState, ReadIndexState)
     records: tuple[type[Record], ...] = (*spec.records, ChainRecord, checkpoint_type) if spec.records else ()
     return replace(
         spec,
@@ -217,7 +222,12 @@ def scale_node(
     omega = OmegaConfig(heartbeat_ns=8 * scale_ns, suspect_after_ns=(32 * scale_ns, 48 * scale_ns))
     retry_ns = (6 * scale_ns, 10 * scale_ns)
     admission = AdmissionConfig(grace_ns=8 * scale_ns, retry_ns=retry_ns, remember_ns=0, readmits=readmits)
-    return NodeConfig(omega=omega if heartbeats else None, gateway=gateway, admission=admission)
+    return NodeConfig(
+        omega=omega if heartbeats else None,
+        gateway=gateway,
+        admission=admission,
+        read_retry_ns=(8 * scale_ns, 12 * scale_ns),
+    )
 
 
 def assemble_bare(protocol: Spec, config: Config) -> Assembly:

@@ -56,7 +56,7 @@ class OrderedGroups:
         """Replaces a replica by one that begins with its last saved state."""
         self.next[key], snapshot = self.saved[key]
         self.executors[key] = self._make(key[0])
-        self.executors[key].restore(snapshot)
+        self.executors[key].restore(snapshot, 0)
 
     def step(self, faults: bool) -> bool:
         """Lets a random replica do something; False if nothing was to be done."""

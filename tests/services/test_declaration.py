@@ -79,7 +79,7 @@ def test_a_snapshot_has_all_fields_and_equal_states_have_equal_bytes() -> None:
         executor.service.size = 1  # type: ignore[attr-defined]
     assert one.snapshot() == other.snapshot()
     restored = Executor(Notes, "north", GROUPS)
-    restored.restore(one.snapshot())
+    restored.restore(one.snapshot(), 0)
     assert vars(restored.service) == vars(one.service)
 
 
@@ -122,7 +122,7 @@ def test_a_service_may_have_its_own_snapshot() -> None:
     executor = Executor(Diary, "north", GROUPS)
     executor.service.text = "full"  # type: ignore[attr-defined]
     restored = Executor(Diary, "north", GROUPS)
-    restored.restore(executor.snapshot())
+    restored.restore(executor.snapshot(), 0)
     assert restored.service.text == "full"  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ from amcast.services.declaration import At, Key, Service, command, describe_serv
 from amcast.services.errors import CommandError, ServiceFailedError
 from amcast.services.executor import Executor
 from amcast.services.loader import load_service
-from amcast.services.messages import Command, Value, encode_payload
+from amcast.services.messages import Command, Query, Value, encode_payload
 from tests.services.order import GROUPS, OrderedGroups
 
 NAMES = [f"account-{number}" for number in range(8)]
@@ -111,7 +111,7 @@ def test_a_command_is_executed_once_however_often_it_is_multicast() -> None:
     executor = groups.executors[call.owner, 0]
     assert executor.service.counts == {"x": 5}  # type: ignore[attr-defined]
     restored = Executor(Counter, call.owner, GROUPS)
-    restored.restore(executor.snapshot())
+    restored.restore(executor.snapshot(), 0)
     restored.deliver(9, call.destinations, call.payload)
     assert restored.service.counts == {"x": 5}  # type: ignore[attr-defined]
     assert restored.result(1, call.request) == executor.result(1, call.request)
@@ -259,6 +259,6 @@ def test_replicas_that_compute_different_values_are_found_when_a_value_is_delive
 def test_queries_read_the_state_and_name_wrong_arguments() -> None:
     executor: Any = Executor(Counter, "north", GROUPS)
     executor.service.counts["x"] = 4
-    assert executor.read("read", b"\x91\xa1x").data == b"\x04"
-    assert executor.read("read", b"\x91\xa1y").kind == "KeyError"
-    assert executor.read("read", b"\x91\x07").kind == "UsageError"
+    assert executor.read(Query(1, 1, "read", b"\x91\xa1x", "group")).data == b"\x04"
+    assert executor.read(Query(1, 1, "read", b"\x91\xa1y", "group")).kind == "KeyError"
+    assert executor.read(Query(1, 1, "read", b"\x91\x07", "group")).kind == "UsageError"

@@ -102,6 +102,13 @@ class Close(Effect, frozen=True):
     position: int
 
 
+class ReadReady(Effect, frozen=True):
+    """Answers a `Read`: the deliveries before this effect contain everything of the group that anybody was answered for
+    before the read began (`parts/node/read_index.py`)."""
+
+    number: int
+
+
 class SetTimer(Effect, frozen=True):
     """Sets a timer to expire after a duration that the driver draws from [low, high]. Setting a name again replaces
     the timer."""
@@ -118,8 +125,8 @@ class CancelTimer(Effect, frozen=True):
 
 
 class Persist(Effect, frozen=True):
-    """Makes a record durable. It is a barrier: no later Send, Deliver, Resolve or Close, of this or a later step, takes
-    effect before the record is durable."""
+    """Makes a record durable. It is a barrier: no later Send, Deliver, Resolve, Close or ReadReady, of this or a later
+    step, takes effect before the record is durable."""
 
     record: Record
     replaces: bool = False

@@ -72,6 +72,13 @@ class StateTaken(Event, frozen=True):
     """Of the state; equal states have equal digests."""
 
 
+class Read(Event, frozen=True):
+    """The local user reads: `ReadReady` answers when this process has delivered everything of its group that anybody
+    was answered for before this event."""
+
+    number: int
+
+
 class LinkReset(Event, frozen=True):
     """The link with a peer starts over: bodies in flight in either direction may be lost."""
 

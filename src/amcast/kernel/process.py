@@ -11,7 +11,7 @@ sockets, clocks or random numbers: the same events yield the same effects in the
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from amcast.kernel.diagnostics import Diagnostics
 from amcast.kernel.effects import (
@@ -34,6 +34,19 @@ from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.topology import Topology
 
 
+class Accepted(NamedTuple):
+    """A statement about the order of a group, by one member."""
+
+    configuration: int
+    """Members of one configuration understand each other."""
+    position: int
+    """The group has delivered so many messages, as the protocol counts them."""
+    messages: tuple[MessageId, ...]
+    """What this member has accepted and not delivered."""
+    delivered: int
+    """This member has delivered so many itself."""
+
+
 class Process(Diagnostics, ABC):
     """Base of protocols, clients and nodes.
 
@@ -48,6 +61,8 @@ class Process(Diagnostics, ABC):
     """Whether the process resolves each message that it multicasts when the message is answered."""
     states_closings: bool = False
     """Whether the process states which deliveries of its group are closed (`Close`)."""
+    is_readable: bool = False
+    """Whether the process answers `Read` by `ReadReady`."""
     fast_body: ClassVar[type[Body]] = Body
     """The most frequent type of body, if `fast_receive` handles it instead of `on_receive`."""
 
@@ -117,6 +132,12 @@ class Process(Diagnostics, ABC):
     @abstractmethod
     def restore(self, state: State) -> None:
         """Replaces the state of this process by a snapshot."""
+
+    def accepted(self) -> "Accepted | None":
+        """What this process has accepted of its group's order; None while it holds no complete state. Whatever any
+        process of the cluster has delivered, or was answered for, a majority of the group states here: as delivered, or
+        by name. A reader that asks a majority therefore hears of all of it."""
+        return None
 
     # For protocols: handlers
 

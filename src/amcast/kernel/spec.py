@@ -153,6 +153,9 @@ class Spec:
     open_bundle: Callable[[Message], list[Message]] | None = None
     """How processes of the protocol open a bundle when they deliver it (`kernel/bundle.py`). None: they cannot, and
     nodes are no gateways."""
+    states_accepted: bool = False
+    """Whether processes state what they have accepted (`Process.accepted`), so that nodes can be read without ordering
+    a message (`parts/node/read_index.py`)."""
     goals: tuple[str, ...] = ()
     """Names of notes that a thorough search must have seen."""
     recovery_goals: tuple[str, ...] = ()

@@ -6,14 +6,14 @@ at most WINDOW calls between the oldest unanswered one and the newest, so that g
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from amcast.kernel.errors import CannotTellError, UsageError
-from amcast.services.declaration import Description, Operation
+from amcast.services.declaration import SECOND_NS, Description, Operation
 from amcast.services.errors import CommandError
-from amcast.services.messages import Command, Failure, Result, encode_payload
+from amcast.services.messages import Command, Consistency, Failure, Query, Result, encode_payload
 
 WINDOW: Final = 1024
 """Calls of a session from the oldest unanswered one on."""
@@ -54,22 +54,42 @@ class Call:
 
     def make_outcome(self) -> Outcome:
         """The outcome of a call with all results; raises what the command raised."""
-        by_group: dict[str, Any] = {}
-        failed: Failure | None = None
-        for group in (self.owner, *self.destinations):
-            outcome = self.results[group].outcome
-            if isinstance(outcome, Failure):
-                # A group that gave up because another one had ended the command says less than that one.
-                if failed is None or failed.kind == "GroupEndedError":
-                    failed = outcome
-                by_group[group] = outcome
-            else:
-                by_group[group] = msgspec.msgpack.decode(outcome.data, type=self.operation.result)
-        by_group = {group: by_group[group] for group in self.destinations}
-        if failed is not None:
-            raise CommandError(self.operation.name, failed.kind, failed.text, by_group)
-        positions = {group: self.results[group].position for group in self.destinations}
-        return Outcome(by_group[self.owner], by_group, positions)
+        return _make_outcome(self)
+
+
+@dataclass
+class Reading:
+    """A query that is read from replicas, one of each group, without ordering."""
+
+    operation: Operation
+    destinations: tuple[str, ...]
+    owner: str
+    queries: dict[str, Query]
+    """By group."""
+    results: dict[str, Result] = field(default_factory=dict)
+
+    def make_outcome(self) -> Outcome:
+        """The outcome of a query with all results; raises what the query raised."""
+        return _make_outcome(self)
+
+
+def _make_outcome(call: "Call | Reading") -> Outcome:
+    by_group: dict[str, Any] = {}
+    failed: Failure | None = None
+    for group in (call.owner, *call.destinations):
+        outcome = call.results[group].outcome
+        if isinstance(outcome, Failure):
+            # A group that gave up because another one had ended the command says less than that one.
+            if failed is None or failed.kind == "GroupEndedError":
+                failed = outcome
+            by_group[group] = outcome
+        else:
+            by_group[group] = msgspec.msgpack.decode(outcome.data, type=call.operation.result)
+    by_group = {group: by_group[group] for group in call.destinations}
+    if failed is not None:
+        raise CommandError(call.operation.name, failed.kind, failed.text, by_group)
+    positions = {group: call.results[group].position for group in call.destinations}
+    return Outcome(by_group[call.owner], by_group, positions)
 
 
 class CallSession:
@@ -82,6 +102,9 @@ class CallSession:
         self.session = session
         self._next = 1
         self._open: set[int] = set()
+        self._reads = 0
+        self._seen: dict[str, int] = {}
+        """By group: the session has seen commands before this position."""
 
     @property
     def has_room(self) -> bool:
@@ -110,6 +133,52 @@ class CallSession:
         data = msgspec.msgpack.encode(bound)
         command = Command(self.session, request, acknowledged, False, now_ns, self.description.digest, name, data)
         return Call(operation, request, tuple(g for g in self.groups if g in owners), owners[0], command)
+
+    def make_reading(
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        consistency: Consistency,
+        max_age_s: float | None,
+        groups: Sequence[str] | None,
+    ) -> Reading | None:
+        """A call that is read without ordering; None if it must be ordered: a command, or a linearizable query of
+        several groups. Refuses what makes no sense with a UsageError."""
+        operation = self.description.find(name)
+        if consistency not in get_args(Consistency):
+            expected = ", ".join(map(repr, get_args(Consistency)))
+            raise UsageError(f"{name}: consistency = {consistency!r}; expected one of {expected}")
+        if operation.kind == "command" and (consistency != "linearizable" or max_age_s is not None):
+            raise UsageError(f"{name}: consistency = {consistency!r}; expected a query: commands are ordered")
+        if (consistency == "stale") != (max_age_s is not None) or (max_age_s is not None and not max_age_s > 0):
+            raise UsageError(
+                f"{name}: consistency = {consistency!r} with max_age_s = {max_age_s!r}; expected a bound in seconds"
+                f" above 0 with 'stale', and only there"
+            )
+        if operation.takes_at and consistency != "linearizable":
+            raise UsageError(
+                f"{name}: consistency = {consistency!r}; expected a query without `at`: this one is ordered"
+            )
+        if operation.takes_at:
+            return None
+        bound = operation.bind(arguments, named)
+        owners = self._find_owners(operation, bound, groups)
+        if consistency == "linearizable" and len(owners) > 1:
+            return None
+        data, max_age_ns = msgspec.msgpack.encode(bound), int((max_age_s or 0) * SECOND_NS)
+        queries = {}
+        for group in owners:
+            self._reads += 1
+            seen = self._seen.get(group, 0)
+            queries[group] = Query(self.session, self._reads, name, data, consistency, seen, max_age_ns)
+        return Reading(operation, tuple(g for g in self.groups if g in owners), owners[0], queries)
+
+    def see(self, call: "Call | Reading") -> None:
+        """Remembers what a call with all results has shown to this session."""
+        behind = 1 if isinstance(call, Call) else 0
+        for group, result in call.results.items():
+            self._seen[group] = max(self._seen.get(group, 0), result.position + behind)
 
     def _find_owners(self, operation: Operation, bound: msgspec.Struct, groups: Sequence[str] | None) -> list[str]:
         """The destination groups; the first one is that of the first key."""

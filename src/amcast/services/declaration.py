@@ -34,6 +34,8 @@ Key = Annotated[str, KEY_MARK]
 """An argument that says where a command goes: to the group that owns the key."""
 F = TypeVar("F", bound=Callable[..., Any])
 KIND: Final = "__amcast_kind__"
+CALL_OPTIONS: Final = ("call_key", "consistency", "groups", "max_age_s", "timeout_s")
+"""What a caller may say beside the arguments."""
 SECOND_NS: Final = 1_000_000_000
 
 
@@ -239,6 +241,8 @@ def _describe_operation(service: type[Service], name: str, method: Callable[...,
         raise UsageError(f"{where}: the first argument is not `at`; expected (self, at: amcast.At, ...)")
     parameters = parameters[1:] if takes_at else parameters
     for parameter in parameters:
+        if parameter.name in CALL_OPTIONS:
+            raise UsageError(f"{where}: argument {parameter.name}; expected another name: calls have this option")
         if parameter.name not in hints:
             raise UsageError(f"{where}: argument {parameter.name} has no type; expected an annotation, such as int")
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

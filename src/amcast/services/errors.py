@@ -32,3 +32,7 @@ class ServiceFailedError(Error):
 
 class OutcomeUnknownError(CannotTellError, TimeoutError):
     """No result arrived in time: the command may be executed already, may be executed later, or never."""
+
+
+class ReadRefusedError(CannotTellError):
+    """No replica of a group could answer a read with the promise that was asked for."""

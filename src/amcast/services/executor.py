@@ -31,6 +31,7 @@ from amcast.services.messages import (
     ExecutorState,
     Failure,
     OwedValue,
+    Query,
     QueuedCommand,
     Result,
     SessionState,
@@ -80,6 +81,8 @@ class Executor:
         self.service = self._make_service()
         self.executed = 0
         """Commands that were finished."""
+        self.finished_until = 0
+        """Every command that has changed the state is before this position."""
         self._now_ns = 0
         self._sessions: dict[int, SessionState] = {}
         """By session, the one that was idle for longest first."""
@@ -319,6 +322,7 @@ class Executor:
         if command.request >= session.acknowledged:
             session.results[command.request] = result
         self.executed += 1
+        self.finished_until = queued.position + 1
         self.finished.append(command.id)
         for value in self._received.pop(command.id, ()):
             if value.group != self.group:
@@ -327,6 +331,11 @@ class Executor:
             self._codec.check(self.service)
 
     # Reads
+
+    @property
+    def first_unfinished(self) -> int | None:
+        """The position of the command that waits for values; None if none does."""
+        return None if self._execution is None else self._execution.queued.position
 
     def result(self, session: int, request: int) -> Result | None:
         """The result of a request, while it is kept."""
@@ -343,19 +352,23 @@ class Executor:
         known = self._sessions.get(session)
         return known is not None and request < known.acknowledged
 
-    def read(self, name: str, arguments: bytes) -> Success | Failure:
+    def read(self, query: Query) -> Success | Failure:
         """Executes a query on the present state: that before a command that waits for other groups."""
-        operation = self.description.find(name)
+        try:
+            operation = self.description.find(query.name)
+            arguments = operation.decode(query.arguments)
+        except (UsageError, msgspec.MsgspecError) as error:
+            return Failure("UsageError", f"{query.name}: {error}")
         if operation.kind != "query" or operation.takes_at:
-            raise UsageError(f"{name} is executed in order only; expected a query without `at`")
+            return Failure("UsageError", f"{query.name} is executed in order only; expected a query without `at`")
+        before = self._digest() if self._checks else ""
         try:
-            decoded = operation.decode(arguments)
-        except msgspec.MsgspecError as error:
-            return Failure("UsageError", f"{name}: {error}")
-        try:
-            return _encode_result(getattr(self.service, name)(*astuple(decoded)))
+            outcome = _encode_result(getattr(self.service, query.name)(*astuple(arguments)))
         except Exception as error:
-            return _describe_exception(error)
+            outcome = _describe_exception(error)
+        if before:
+            self._check_unchanged(before, f"{query.name} is a query")
+        return outcome
 
     def describe_waiting(self) -> str:
         """What the executor waits for, as a sentence; "" if it waits for nothing."""
@@ -390,8 +403,8 @@ class Executor:
         )
         return _encoder.encode(state)
 
-    def restore(self, snapshot: bytes) -> None:
-        """Replaces the state by a snapshot."""
+    def restore(self, snapshot: bytes, position: int) -> None:
+        """Replaces the state by a snapshot, taken after all deliveries before a position."""
         try:
             state = msgspec.msgpack.decode(snapshot, type=ExecutorState)
         except msgspec.MsgspecError as error:
@@ -410,7 +423,7 @@ class Executor:
             id: SessionState(acknowledged, {result.request: result for result in results}, set(pending))
             for id, acknowledged, results, pending in state.sessions
         }
-        self._queue, self._execution = deque(state.queue), None
+        self._queue, self._execution, self.finished_until = deque(state.queue), None, position
         self._received = {(session, request): values for session, request, values in state.received}
         self.owed = {(o.value.session, o.value.request, o.value.step): o for o in state.owed}
         self._run()

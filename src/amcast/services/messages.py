@@ -4,12 +4,14 @@ A payload begins with `MARK`, a byte that no MessagePack document contains, so t
 programs that multicast to its groups on their own.
 """
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 MARK: Final = b"\xc1service\x01"
 
+Consistency = Literal["linearizable", "group", "stale"]
+"""What a query promises (`services/reads.py`)."""
 CommandId = tuple[int, int]
 """Session and request: names one call, however often it is sent."""
 
@@ -75,6 +77,31 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     """Where the group's order has the command."""
     steps: int
     """How often the command yielded."""
+
+
+class Query(msgspec.Struct, frozen=True, array_like=True):
+    """A read from the state of one replica (`services/reads.py`)."""
+
+    session: int
+    number: int
+    """Names the read among those of its session."""
+    name: str
+    arguments: bytes
+    consistency: Consistency
+    position: int = 0
+    """"group": the session has seen everything before this position."""
+    max_age_ns: int = 0
+    """"stale": the state contains everything that was answered longer ago."""
+
+
+class ReadAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """What a replica answers to a read."""
+
+    number: int
+    result: Result | None
+    """Its position is that of the state: after all commands before it."""
+    refusal: str = ""
+    """Why there is no result, as the end of a sentence."""
 
 
 class QueuedCommand(msgspec.Struct, frozen=True, array_like=True):

@@ -6,12 +6,25 @@ from typing import Any, Final
 import msgspec
 
 from amcast.kernel.diagnostics import ProcessStatus
-from amcast.kernel.effects import CancelTimer, Close, Deliver, Effect, Note, Persist, Resolve, Send, SendEach, SetTimer
+from amcast.kernel.effects import (
+    CancelTimer,
+    Close,
+    Deliver,
+    Effect,
+    Note,
+    Persist,
+    ReadReady,
+    Resolve,
+    Send,
+    SendEach,
+    SetTimer,
+)
 from amcast.kernel.events import (
     Event,
     Leader,
     LinkReset,
     PeerDown,
+    Read,
     Receive,
     Requests,
     Started,
@@ -219,6 +232,8 @@ def _describe_event(event: Event) -> str:
             return f"learns that process {peer} is unreachable"
         case Requests(messages):
             return f"receives requests for messages {_list(message.id for message in messages)}"
+        case Read(number):
+            return f"begins read {number}"
         case StateTaken(position, digest):
             return f"gets the digest {digest:08x} of its application's state at position {position}"
         case Started(records, incarnation):
@@ -249,6 +264,8 @@ def _describe_effect(effect: Effect) -> str:
             return f"DELIVERS message {message.id} at position {position}"
         case Resolve(message):
             return f"resolves message {message} for its user"
+        case ReadReady(number):
+            return f"may answer read {number}"
         case Close(position):
             return f"states that everything before position {position} is closed"
         case SetTimer(name):

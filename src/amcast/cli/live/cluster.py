@@ -185,6 +185,13 @@ def call(
     timeout: Annotated[
         float, typer.Option("--timeout", min=MIN_TIMEOUT_S, help="Seconds to wait for the connection and the results.")
     ] = 30.0,
+    consistency: Annotated[
+        str, typer.Option("--consistency", help="What a query promises: linearizable, group or stale.")
+    ] = "linearizable",
+    max_age: Annotated[
+        float | None,
+        typer.Option("--max-age", help="Seconds that a stale read may be old; refused if it may be older."),
+    ] = None,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -192,7 +199,8 @@ def call(
 
     Exit code 1: the command raised an exception; 2: unknown whether it was executed.
 
-    Example: amcast call --config cluster.toml bank:Bank.transfer ann bob 5
+    Examples: amcast call --config cluster.toml bank:Bank.transfer ann bob 5
+    |   amcast call bank:Bank.balance ann --consistency stale --max-age 2
     """
     from amcast.cluster import connect
     from amcast.live.config.cluster import read_cluster
@@ -208,7 +216,8 @@ def call(
 
     async def run() -> None:
         async with connect(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
-            outcome = await getattr(client.service(description), name)(*values, timeout_s=timeout)
+            method = getattr(client.service(description), name)
+            outcome = await method(*values, timeout_s=timeout, consistency=consistency, max_age_s=max_age)
         data = {"value": outcome.value, "by_group": outcome.by_group, "positions": outcome.positions}
         if json:
             print_json(data)

@@ -7,6 +7,9 @@ A call is multicast like any message. Its results come over one RPC stream per g
 be reached: whoever executes first answers first. When the replica is lost, or has no result although the message is
 ordered, the stream continues at another one, which sends what it has: a result is kept until the session says that it
 has it (`services/calls.py`). Nothing is executed again.
+
+Queries of one group go over the same stream and are not ordered (`services/reads.py`). A linearizable one that gets no
+answer soon is ordered after all.
 """
 
 import asyncio
@@ -15,19 +18,22 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
-from amcast.kernel.errors import CannotTellError, Error
+from amcast.kernel.errors import CannotTellError, Error, UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.client.multicaster import Receipt
 from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
-from amcast.live.rpc.messages import FollowResults, ServiceLeader, ServiceResults
-from amcast.services.calls import WINDOW, Call, CallSession, Outcome
+from amcast.live.rpc.messages import FollowResults, ReadService, ServiceAnswer, ServiceLeader, ServiceResults
+from amcast.services.calls import WINDOW, Call, CallSession, Outcome, Reading
 from amcast.services.declaration import Description, Service, describe_service
-from amcast.services.errors import OutcomeUnknownError
-from amcast.services.messages import Result
+from amcast.services.errors import OutcomeUnknownError, ReadRefusedError
+from amcast.services.messages import Consistency, Query, ReadAnswer, Result
+from amcast.services.reads import UNREADABLE
 
 SILENCE_S: Final = 1.0
 """How long a replica may owe the result of an ordered call before another one is asked."""
+READ_SILENCE_S: Final = 4.0
+"""How long a replica may be silent to a read; it refuses before, if it can."""
 RETRY_S: Final = 0.05
 SESSION_BITS: Final = 63
 
@@ -62,6 +68,9 @@ class ResultStream:
         self._on_result = on_result
         self._preferred: ProcessId | None = None
         self._call: RpcCall | None = None
+        self._connected = asyncio.Event()
+        self._answers: dict[int, asyncio.Future[ReadAnswer]] = {}
+        self._places = asyncio.Semaphore(WINDOW)
         self.source: ProcessId = -1
         """The replica that it reads from."""
         self.refusal = ""
@@ -79,6 +88,7 @@ class ResultStream:
                 turn += 1
             try:
                 self._call = await self._rpc.call(self.source, self._request)
+                self._connected.set()
                 await self._read(self._call)
             except NoAnswerError as error:
                 self.refusal = str(error)
@@ -94,6 +104,10 @@ class ResultStream:
             if isinstance(reply, ServiceResults):
                 for result in reply.results:
                     self._on_result(self._group, result)
+            elif isinstance(reply, ServiceAnswer):
+                future = self._answers.pop(reply.answer.number, None)
+                if future is not None and not future.done():
+                    future.set_result(reply.answer)
             elif isinstance(reply, ServiceLeader) and reply.leader != self.source:
                 if not followed and reply.leader in self._list_members(self._group):
                     self._preferred = reply.leader
@@ -101,15 +115,35 @@ class ResultStream:
             elif isinstance(reply, ServiceLeader):
                 followed = True
 
-    def leave(self) -> None:
-        """Asks another replica: this one owes a result for too long."""
-        self.refusal = f"process {self.source} has no result of an ordered call"
+    async def read(self, query: Query) -> ReadAnswer:
+        """Reads from the replica of the stream; raises NoAnswerError if that is lost before it answers."""
+        async with self._places:
+            return await self._read_once(query)
+
+    async def _read_once(self, query: Query) -> ReadAnswer:
+        while self._call is None:
+            self._connected.clear()
+            await self._connected.wait()
+        answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
+        self._answers[query.number] = answer
+        try:
+            self._call.send(ReadService(query))
+            return await answer
+        finally:
+            self._answers.pop(query.number, None)
+
+    def leave(self, reason: str = "has no result of an ordered call") -> None:
+        """Asks another replica: this one owes a result for too long, or does not answer reads."""
+        self.refusal = f"process {self.source} {reason}"
         self._hang_up()
 
     def _hang_up(self) -> None:
         call, self._call = self._call, None
         if call is not None:
             call.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(NoAnswerError(self.refusal or f"process {self.source} was lost"))
 
     def close(self) -> None:
         self._task.cancel()
@@ -119,7 +153,7 @@ class ResultStream:
 class ServiceStub:
     """Calls the commands and queries of a service; `client.service` makes one. Every method of the service is one of
     the stub, with the same arguments without `at`, and is awaited; `timeout_s` bounds the wait, `groups` overrides the
-    destinations that keys name."""
+    destinations that keys name, `consistency` (and `max_age_s`) says what a query promises."""
 
     def __init__(self, client: Poster, service: type[Service] | Description, rpc: RpcClient) -> None:
         self._client = client
@@ -130,6 +164,8 @@ class ServiceStub:
         names = topology.names_of(topology.groups)
         self._session = CallSession(description, names, secrets.randbits(SESSION_BITS))
         self._room = asyncio.Event()
+        self._ordering: set[str] = set()
+        """Groups whose protocol cannot be read without ordering."""
         self._streams: dict[GroupId, ResultStream] = {}
         self._calls: dict[int, tuple[Call, asyncio.Future[None]]] = {}
         """Calls without all results, those that nobody waits for any more as well: what is not executed yet must not
@@ -141,11 +177,68 @@ class ServiceStub:
         self._session.description.find(name)
 
         async def call(
-            *arguments: Any, timeout_s: float = 30.0, groups: Sequence[str] | None = None, **named: Any
+            *arguments: Any,
+            timeout_s: float = 30.0,
+            groups: Sequence[str] | None = None,
+            consistency: Consistency = "linearizable",
+            max_age_s: float | None = None,
+            **named: Any,
         ) -> Outcome:
+            reading = self._session.make_reading(name, arguments, named, consistency, max_age_s, groups)
+            if reading is not None and (consistency != "linearizable" or reading.owner not in self._ordering):
+                outcome = await self._read(reading, consistency, timeout_s)
+                if outcome is not None:
+                    return outcome
             return await self._call(name, arguments, named, timeout_s, groups)
 
         return call
+
+    async def _read(self, reading: Reading, consistency: Consistency, timeout_s: float) -> Outcome | None:
+        """Reads without ordering; None if the read must be ordered."""
+        if consistency == "linearizable":
+            try:
+                async with asyncio.timeout(min(timeout_s, SILENCE_S)):
+                    answer = await self._follow(self._ids[reading.owner]).read(reading.queries[reading.owner])
+            except (NoAnswerError, UsageError, TimeoutError):
+                return None
+            if answer.result is None:
+                if answer.refusal == UNREADABLE:
+                    self._ordering.add(reading.owner)
+                return None
+            reading.results[reading.owner] = answer.result
+        else:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.gather(*(self._read_group(reading, group) for group in reading.destinations))
+            except TimeoutError:
+                missing = [group for group in reading.destinations if group not in reading.results]
+                raise ReadRefusedError(
+                    f"{reading.operation.name}: {' and '.join(missing)} did not answer within {timeout_s:g} s"
+                ) from None
+        self._session.see(reading)
+        return reading.make_outcome()
+
+    async def _read_group(self, reading: Reading, group: str) -> None:
+        """Reads at one replica after the other, until one answers or all that can be reached have refused."""
+        stream, refusals = self._follow(self._ids[group]), {}
+        while group not in reading.results:
+            try:
+                async with asyncio.timeout(READ_SILENCE_S):
+                    answer = await stream.read(reading.queries[group])
+            except TimeoutError:
+                stream.leave("does not answer a read")
+                continue
+            except NoAnswerError:
+                continue
+            if answer.result is not None:
+                reading.results[group] = answer.result
+                return
+            is_repeated = stream.source in refusals
+            refusals[stream.source] = answer.refusal
+            if is_repeated or refusals.keys() >= set(self._client.topology.members(self._ids[group])):
+                told = "; ".join(f"process {process}: {refusal}" for process, refusal in sorted(refusals.items()))
+                raise ReadRefusedError(f"{reading.operation.name}: no replica of {group} can answer: {told}")
+            stream.leave("cannot answer a read")
 
     async def _call(
         self,
@@ -204,12 +297,13 @@ class ServiceStub:
             f" it will be executed" + "".join(f"; {reason}" for reason in reasons if reason)
         )
 
-    def _follow(self, group: GroupId) -> None:
+    def _follow(self, group: GroupId) -> ResultStream:
         if group not in self._streams:
             request = FollowResults(self._session.session, self._session.description.digest)
             self._streams[group] = ResultStream(
                 self._rpc, group, lambda group: self._client.topology.members(group), request, self._accept
             )
+        return self._streams[group]
 
     def _accept(self, group: GroupId, result: Result) -> None:
         call, done = self._calls.get(result.request, (None, None))
@@ -217,6 +311,7 @@ class ServiceStub:
             return
         call.results[self._client.topology.names[group]] = result
         if not call.missing:
+            self._session.see(call)
             self._forget(call)
             if not done.done():
                 done.set_result(None)

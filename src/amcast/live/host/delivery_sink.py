@@ -100,6 +100,11 @@ class DeliverySink:
         if self._on_deliver is not None:
             self._on_deliver(effect)
 
+    @property
+    def delivered_until(self) -> int:
+        """Every delivery before this position has come, in this incarnation or an earlier one."""
+        return max(self._delivered_until, 0 if self._recent is None else self._recent.next)
+
     def skip_to(self, position: int) -> None:
         """Records that a snapshot replaced the deliveries before this position."""
         self._delivered_until = max(self._delivered_until, position)

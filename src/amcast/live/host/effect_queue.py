@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from amcast.kernel.effects import Close, Deliver, Effect, Note, Persist, Resolve, Send, SendEach
+from amcast.kernel.effects import Close, Deliver, Effect, Note, Persist, ReadReady, Resolve, Send, SendEach
 from amcast.kernel.message import Record
 from amcast.live.storage.store import Store
 
 MAX_HELD: Final = 20_000
 """With more held effects, the host reads nothing new until the disk has caught up."""
 
-_BARRED: Final = frozenset({Send, SendEach, Deliver, Resolve, Close})
+_BARRED: Final = frozenset({Send, SendEach, Deliver, Resolve, Close, ReadReady})
 
 
 class EffectQueue:

@@ -27,6 +27,7 @@ from amcast.kernel.effects import (
     Deliver,
     Effect,
     Note,
+    ReadReady,
     Remember,
     Resolve,
     Restart,
@@ -44,6 +45,7 @@ from amcast.kernel.topology import Topology
 from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.effect_queue import EffectQueue, is_installation
+from amcast.live.host.pending_reads import PendingReads
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.host.skewed_clock import SkewedClock
 from amcast.live.host.step_log import StepLog
@@ -85,8 +87,8 @@ class Host:
         "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_admitted", "_on_closed",
         "_on_installed", "_on_resolve", "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter",
         "_requests", "_skew", "_step_log", "_store", "_tick_is_scheduled", "_timers", "codec", "ended",
-        "events_taken", "home", "is_leaving", "limits", "lost_sends", "me", "network", "process", "retired_ns",
-        "servers", "sink", "steps_taken", "topology",
+        "events_taken", "home", "is_leaving", "limits", "lost_sends", "me", "network", "process", "reads",
+        "retired_ns", "servers", "sink", "steps_taken", "topology",
     )
     # fmt: on
 
@@ -166,7 +168,7 @@ class Host:
         self._loopback: list[tuple[About, str, int, int]] = []
         """Packets from this process to itself that the next step receives, for the trace."""
         rng = rng or random.Random()
-        self._timers = Timers(rng, self._wake)
+        self._timers, self.reads = Timers(rng, self._wake), PendingReads(self.enqueue)
         self._expired = self._timers.expired
         self._coalescer = WakeupCoalescer(coalesce_us, lambda: process.is_leader)
         self.sink = DeliverySink(
@@ -184,6 +186,7 @@ class Host:
             Deliver: self._deliver,
             Resolve: self._resolve,
             Close: self._close,
+            ReadReady: self._finish_read,
             SetTimer: self._timers.set,
             CancelTimer: self._timers.cancel,
             Note: self._note,
@@ -524,6 +527,9 @@ class Host:
         self.sink.close_until(effect.position)
         if self._on_closed is not None:
             self._on_closed(effect.position)
+
+    def _finish_read(self, effect: ReadReady) -> None:
+        self.reads.finish(effect.number, self.sink.delivered_until)
 
     def _note(self, effect: Note) -> None:
         if is_installation(effect):

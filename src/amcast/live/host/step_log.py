@@ -24,6 +24,7 @@ from amcast.kernel.effects import (
     Effect,
     Note,
     Persist,
+    ReadReady,
     Remember,
     Resolve,
     Restart,
@@ -37,6 +38,7 @@ from amcast.kernel.events import (
     Leader,
     LinkReset,
     PeerDown,
+    Read,
     Receive,
     Requests,
     Started,
@@ -128,9 +130,22 @@ class _Persist(msgspec.Struct, array_like=True, tag="Persist"):
     after_deliveries: bool = False
 
 
-_EventRow = _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | StateTaken | LinkReset | PeerDown
+_EventRow = (
+    _Receive | _Started | Requests | Submit | Timer | Leader | Suspect | StateTaken | Read | LinkReset | PeerDown
+)
 _EffectRow = (
-    _Send | _SendEach | _Persist | Deliver | Resolve | Close | SetTimer | CancelTimer | Note | Remember | Restart
+    _Send
+    | _SendEach
+    | _Persist
+    | Deliver
+    | Resolve
+    | Close
+    | ReadReady
+    | SetTimer
+    | CancelTimer
+    | Note
+    | Remember
+    | Restart
 )
 _header: Final = msgspec.msgpack.Decoder(Header)
 _row: Final = msgspec.msgpack.Decoder(tuple[int, list[_EventRow], list[_EffectRow]])

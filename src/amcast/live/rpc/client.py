@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.topology import Topology
 from amcast.live.errors import BadFrameError, RefusedError
-from amcast.live.limits import KIB, MIB, Limits
+from amcast.live.limits import GREETING_BYTES, KIB, MIB, Limits
 from amcast.live.rpc.messages import (
     AnyReply,
     AnyRequest,
@@ -71,12 +73,21 @@ class RpcCall:
         peer: str,
         limits: Limits,
         framing: frames.Framing,
+        envelope: RpcEnvelope,
     ) -> None:
         self._framing = framing
+        self._envelope = envelope
         self._reader = reader
         self._writer = writer
         self._peer = peer
         self._limits = limits
+
+    def send(self, request: AnyRequest) -> None:
+        """Sends another request on this connection."""
+        frame = encode_request(structs.replace(self._envelope, request=request), self._framing)
+        if len(frame) > GREETING_BYTES:
+            raise UsageError(f"a request of {len(frame)} bytes; expected {GREETING_BYTES} at most")
+        self._writer.write(frame)
 
     async def reply(self, timeout_s: float | None = None) -> AnyReply:
         """Reads the next reply."""
@@ -155,8 +166,9 @@ class RpcClient:
         self._check_server(process, peer, writer)
         version = self._older.get(process, self._transport.versions[1])
         framing = frames.find_framing(version, self._transport.security is None)
-        writer.write(encode_request(RpcEnvelope(version, self._cluster, process, request), framing))
-        return RpcCall(reader, writer, peer, self.limits, framing)
+        envelope = RpcEnvelope(version, self._cluster, process, request)
+        writer.write(encode_request(envelope, framing))
+        return RpcCall(reader, writer, peer, self.limits, framing, envelope)
 
     def _check_server(self, process: ProcessId, peer: str, writer: asyncio.StreamWriter) -> None:
         """Closes the connection if the server shows a certificate of another process."""

@@ -15,6 +15,7 @@ closed; PositionExpired when the position is too old |
 | GetNodeStatus | NodeStatus: the status of this replica, or what one message waits for; for operators |
 | FetchState | StatePending while it is written, StateHeader, then StateChunks: the state of the application |
 | FollowResults | ServiceLeader, ServiceResults, ... of a session (`live/server/service_host.py`), KeepAlive when idle |
+| ReadService | ServiceAnswer; further requests of a connection that began with FollowResults |
 """
 
 from typing import Any, Final, cast
@@ -25,7 +26,7 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.live.errors import BadFrameError
 from amcast.live.wire import frames
-from amcast.services.messages import Result
+from amcast.services.messages import Query, ReadAnswer, Result
 
 
 class RpcRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -91,6 +92,12 @@ class FollowResults(RpcRequest, frozen=True):
     """Of the service as the caller knows it."""
 
 
+class ReadService(RpcRequest, frozen=True):
+    """A query of the service, on the connection of a FollowResults; ServiceAnswers answer it."""
+
+    query: Query
+
+
 AnyRequest = (
     GetProgress
     | Subscribe
@@ -101,6 +108,7 @@ AnyRequest = (
     | GetNodeStatus
     | GetTopology
     | FollowResults
+    | ReadService
 )
 
 
@@ -215,6 +223,12 @@ class ServiceResults(RpcReply, frozen=True):
     results: list[Result]
 
 
+class ServiceAnswer(RpcReply, frozen=True):
+    """The answer to one ReadService."""
+
+    answer: ReadAnswer
+
+
 AnyReply = (
     CurrentTopology
     | NodeStatus
@@ -229,6 +243,7 @@ AnyReply = (
     | StateChunk
     | ServiceLeader
     | ServiceResults
+    | ServiceAnswer
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -39,8 +39,10 @@ from amcast.live.rpc.messages import (
     NodeStatus,
     PositionExpired,
     Progress,
+    ReadService,
     ReleaseClientId,
     RpcRequest,
+    ServiceAnswer,
     ServiceLeader,
     ServiceResults,
     StateChunk,
@@ -54,7 +56,8 @@ from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.storage.state_files import StateFile, read_state
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.quotas import ClientQuotas
-from amcast.services.messages import Result
+from amcast.services.calls import WINDOW
+from amcast.services.messages import Query, ReadAnswer, Result
 from amcast.storage.client_ids import ClientIdAllocator
 
 log = logging.getLogger("amcast.live")
@@ -64,6 +67,9 @@ CHUNK_BYTES: Final = 128 * KIB
 
 READ_BYTES: Final = 1 * MIB
 """Bytes of a state that are read from the disk at once."""
+
+MAX_READS: Final = 4 * WINDOW
+"""Reads of one session that a replica works on: the session has WINDOW, and those that it has given up end soon."""
 
 ANSWERED_ALWAYS: Final = frozenset({GetNodeStatus, GetProgress})
 """Requests that a replica answers although its group has not admitted it: they ask for its condition."""
@@ -121,6 +127,9 @@ class ResultSource(Protocol):
     def follow(self, session: int) -> "ResultFollower":
         """Begins to follow the results of a session."""
 
+    def read(self, query: Query, answer: Callable[[ReadAnswer], None]) -> Callable[[], None]:
+        """Begins a read; `answer` is called later. Returns what ends it, if nobody waits any more."""
+
     def leader(self) -> ProcessId:
         """The leader of the replica's group, as far as it knows."""
 
@@ -136,6 +145,43 @@ class ResultFollower(Protocol):
 
     def close(self) -> None:
         """Ends following."""
+
+
+class ServiceReads:
+    """The reads of one connection, which began with FollowResults."""
+
+    def __init__(self, service: ResultSource, connection: Connection, refusal: Callable[[], str]) -> None:
+        self._service = service
+        self._connection = connection
+        self._refusal = refusal
+        self._open: dict[int, Callable[[], None]] = {}
+        """By number: what ends the read."""
+        connection.on_request = self._begin
+
+    def _begin(self, payload: Any) -> None:
+        request = decode_request(payload).request
+        if not isinstance(request, ReadService):
+            raise RefusedError(f"a {type(request).__name__} behind a FollowResults; expected ReadService")
+        if len(self._open) >= MAX_READS or request.query.number in self._open:
+            raise RefusedError(f"{len(self._open)} reads of one session are open; expected {MAX_READS} at most")
+        number = request.query.number
+        if reason := self._refusal():
+            self._answer(ReadAnswer(number, None, reason))
+        else:
+            self._open[number] = lambda: None
+            end = self._service.read(request.query, self._answer)
+            if number in self._open:  # it was not answered at once
+                self._open[number] = end
+
+    def _answer(self, answer: ReadAnswer) -> None:
+        self._open.pop(answer.number, None)
+        self._connection.write(encode_reply(ServiceAnswer(answer), self._connection.framing))
+
+    def close(self) -> None:
+        """Ends all reads."""
+        self._connection.on_request = None
+        for end in self._open.values():
+            end()
 
 
 class RpcServer:
@@ -198,7 +244,11 @@ class RpcServer:
             GetNodeStatus: self._handle_get_node_status,
             GetTopology: self._handle_get_topology,
             FollowResults: self._handle_follow_results,
+            ReadService: self._handle_read_service,
         }
+
+    async def _handle_read_service(self, peer: RpcConnection, request: ReadService) -> None:
+        raise RefusedError("a ReadService as the first request of a connection; expected FollowResults before it")
 
     def accept(self, connection: Connection, payload: Any) -> None:
         """Checks the request that a connection began with, and answers it in a task of its own."""
@@ -326,6 +376,7 @@ class RpcServer:
                 f" expected the same class on both sides"
             )
         follower = service.follow(request.session)
+        reads = ServiceReads(service, peer.connection, self._refusal)
         try:
             leader = -1
             while True:
@@ -336,6 +387,7 @@ class RpcServer:
                     self._check_serving()
                 await peer.send(ServiceResults(results) if results else KeepAlive(self._recent.next))
         finally:
+            reads.close()
             follower.close()
 
     async def _handle_get_node_status(self, peer: RpcConnection, request: GetNodeStatus) -> None:

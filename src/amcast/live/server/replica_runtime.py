@@ -85,7 +85,7 @@ class ReplicaRuntime:
         """The group has admitted this replica's data folder (`parts/node/admission.py`)."""
         self.caught_up = asyncio.Event()
         """This replica has delivered, and its application executed, what its group had delivered when it started."""
-        self._wait_for_application = wait_for_application
+        self.wait_for_application = wait_for_application
         self.host = Host(
             process,
             spec,
@@ -135,7 +135,7 @@ class ReplicaRuntime:
         loop = asyncio.get_running_loop()
         self._attending = [
             loop.create_task(
-                self.follower.run(rpc_client, self.survey, self.recent, self.caught_up, self._wait_for_application)
+                self.follower.run(rpc_client, self.survey, self.recent, self.caught_up, self.wait_for_application)
             ),
             loop.create_task(self._log_admission()),
             loop.create_task(self._follow_comparison()),

@@ -21,9 +21,10 @@ from amcast.kernel.ids import ProcessId
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
 from amcast.live.server.replica_runtime import ReplicaRuntime
+from amcast.live.server.service_reads import ReplicaReads
 from amcast.services.declaration import Description
 from amcast.services.executor import Executor
-from amcast.services.messages import OwedValue, Result, encode_payload
+from amcast.services.messages import OwedValue, Query, ReadAnswer, Result, encode_payload
 
 log = logging.getLogger("amcast.live")
 
@@ -74,6 +75,7 @@ class ServiceHost:
         self.executor = Executor(description, group, groups)
         self.digest = description.digest
         self._connect = connect
+        self._reads = ReplicaReads(self.executor)
         self._followers: dict[int, list[ResultQueue]] = {}
         self._runtime: ReplicaRuntime | None = None
         self._owes = asyncio.Event()
@@ -92,19 +94,25 @@ class ServiceHost:
             for follower in self._followers.get(session, ()):
                 follower.changed.set()
         executor.finished.clear()
+        self._reads.reach(delivery.position + 1)
         if executor.owed:
             self._owes.set()
 
     def install(self, state: bytes, position: int) -> None:
         """Replaces the state by a snapshot."""
-        self.executor.restore(state)
+        self.executor.restore(state, position)
         self.executor.finished.clear()
         for followers in self._followers.values():
             for follower in followers:
                 follower.changed.set()
+        self._reads.reach(position)
         self._owes.set()
 
     # Called by the RPC server
+
+    def read(self, query: Query, answer: Callable[[ReadAnswer], None]) -> Callable[[], None]:
+        """Begins a read; returns what ends it if nobody waits any more."""
+        return self._reads.begin(query, answer)
 
     def follow(self, session: int) -> ResultQueue:
         """Begins to follow the results of a session."""
@@ -138,10 +146,12 @@ class ServiceHost:
     def start(self, runtime: ReplicaRuntime) -> None:
         """Begins to multicast owed values, once the replica has caught up."""
         self._runtime = runtime
+        self._reads.start(runtime)
         self._sending = asyncio.get_running_loop().create_task(self._run(runtime))
 
     async def close(self) -> None:
-        """Stops multicasting values."""
+        """Stops multicasting values, and ends reads."""
+        await self._reads.close()
         task, self._sending = self._sending, None
         if task is not None:
             for one in (task, *self._giving):

@@ -114,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_writing_paused",
         "last_received_at",
         "link",
+        "on_request",
         "on_writable",
         "peername",
         "refusal",
@@ -149,6 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         """This end reads no bytes for now, so a silent peer may be alive."""
         self.on_writable: Callable[[], object] | None = None
         """Called when the socket takes more again, on a connection without a link."""
+        self.on_request: Callable[[memoryview], object] | None = None
+        """Called with further RPC requests, on a connection that may carry several."""
         self.closed = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(FIRST_BUFFER)
@@ -441,7 +444,10 @@ class Connection(asyncio.BufferedProtocol):
             self._network.handle_refusal(self, refusal)
         elif self.link is None:
             if kind == codec.RPC_REQUEST:
-                self._network.handle_rpc(self, payload)
+                if self.on_request is not None:
+                    self.on_request(payload)
+                else:
+                    self._network.handle_rpc(self, payload)
                 return
             if kind != codec.HELLO:
                 raise BadFrameError(f"{codec.KINDS[kind]} before HELLO")

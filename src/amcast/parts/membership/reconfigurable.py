@@ -45,7 +45,7 @@ from amcast.kernel.effects import About, CancelTimer, Deliver, Effect, Note, Per
 from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, Started, Submit, Suspect, Timer
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
-from amcast.kernel.process import Process
+from amcast.kernel.process import Accepted, Process
 from amcast.kernel.reconfiguration import CHANGE_PREFIX, decode_topology, encode_topology, is_change, parse_change
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
@@ -786,6 +786,12 @@ class Reconfigurable(Process):
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
         current = self.current
         return current is not None and current.has_delivered_any(messages)
+
+    def accepted(self) -> Accepted | None:
+        """What the current instance states. The barrier is a message: whoever reads in a configuration that a majority
+        has left is told of it, and finds itself in another configuration when it has delivered it."""
+        current = self.current
+        return None if current is None or current.process is None else current.process.accepted()
 
     def reply_extra(self, message: Message) -> Body | None:
         current = self.current

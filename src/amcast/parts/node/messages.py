@@ -313,6 +313,21 @@ class OrderRequest(Body, frozen=True):
     """Whether the leader of the group is to report all its deliveries for a while."""
 
 
+class AcceptedRequest(Body, frozen=True):
+    """Asks a member of the own group what it has accepted."""
+
+    round: int
+
+
+class AcceptedReport(Body, frozen=True):
+    """What a member has accepted (`kernel/process.py`, Accepted)."""
+
+    round: int
+    configuration: int
+    position: int
+    messages: tuple[MessageId, ...]
+
+
 class RealTimeCheckpoint(Record, frozen=True):
     """The envelope of a record from which a restart does not repeat earlier deliveries: it also has what was known
     about the order of these. `make_checkpoint_type` derives the type for the records of one protocol."""
@@ -389,6 +404,15 @@ class NodeConfig(Config, frozen=True):
     real_time: RealTimeConfig | None = None
     """None: a message is answered when every destination has delivered it, or knows its place. Otherwise it is answered
     when it is closed."""
+    read_retry_ns: tuple[int, int] = (100_000_000, 150_000_000)
+    """How long a read waits for a majority, and for what that has accepted, before it asks again."""
+
+
+class ReadIndexState(State, frozen=True):
+    """The reads that wait at a node, and the last round. A restored node asks anew."""
+
+    round: int
+    waiting: tuple[int, ...]
 
 
 class NodeState(State, frozen=True):
@@ -404,3 +428,4 @@ class NodeState(State, frozen=True):
     admission: AdmissionState | None = None
     comparison: ComparisonState | None = None
     real_time: RealTimeState | None = None
+    reads: ReadIndexState | None = None

@@ -39,6 +39,7 @@ from amcast.kernel.events import (
     Leader,
     LinkReset,
     PeerDown,
+    Read,
     Receive,
     Requests,
     Started,
@@ -49,7 +50,7 @@ from amcast.kernel.events import (
 from amcast.kernel.folder import KnownFolder
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
-from amcast.kernel.process import Process
+from amcast.kernel.process import Accepted, Process
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.spec import Contacts
 from amcast.kernel.topology import Topology
@@ -61,6 +62,8 @@ from amcast.parts.node.comparison_results import Outcome
 from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import (
+    AcceptedReport,
+    AcceptedRequest,
     AdmissionReply,
     AdmissionRequest,
     ChainRecord,
@@ -74,12 +77,25 @@ from amcast.parts.node.messages import (
     open_checkpoints,
 )
 from amcast.parts.node.pending_replies import PendingReplies
+from amcast.parts.node.read_index import READ_TIMER, ReadIndex
 from amcast.parts.node.real_time_order import ORDER_TIMER, RealTimeOrder
 from amcast.parts.node.replica_comparison import ReplicaComparison
 from amcast.parts.ordering.delivered_set import DeliveredSet
 
 NODE_BODIES: Final = frozenset(
-    {AdmissionReply, AdmissionRequest, Done, Farewell, Heartbeat, OrderReport, OrderRequest, Reply, Request}
+    {
+        AcceptedReport,
+        AcceptedRequest,
+        AdmissionReply,
+        AdmissionRequest,
+        Done,
+        Farewell,
+        Heartbeat,
+        OrderReport,
+        OrderRequest,
+        Reply,
+        Request,
+    }
 )
 """Types of bodies that the node itself handles, always or at times."""
 SMALL_BUNDLE: Final = 4
@@ -110,6 +126,7 @@ class Node(Process):
         "home",
         "omega",
         "protocol",
+        "reads",
         "real_time",
     )
 
@@ -119,6 +136,7 @@ class Node(Process):
         config: NodeConfig,
         contacts: Contacts | None = None,
         checkpoint_type: type[RealTimeCheckpoint] = RealTimeCheckpoint,
+        states_accepted: bool = False,
     ) -> None:
         super().__init__(protocol.me, protocol.topology)
         assert self.group is not None, f"process {self.me} is a client; nodes are servers"
@@ -146,6 +164,9 @@ class Node(Process):
         self.real_time: RealTimeOrder | None = None
         if config.real_time is not None:
             self.real_time = RealTimeOrder(self, self.home, config.real_time, checkpoint_type, self.has_delivered)
+        self.reads: ReadIndex | None = None
+        if states_accepted:
+            self.reads = ReadIndex(self, config.read_retry_ns, self._state_accepted, self.has_delivered)
         self.delivered = DeliveredSet()
         """The messages delivered in this incarnation; the protocol knows those of earlier ones."""
         self._own_requests: dict[MessageId, tuple[Message, set[GroupId]]] = {}
@@ -169,6 +190,14 @@ class Node(Process):
     @property
     def states_closings(self) -> bool:  # type: ignore[override]
         return self.real_time is not None and self.group is not None
+
+    @property
+    def is_readable(self) -> bool:  # type: ignore[override]
+        return self.reads is not None
+
+    def _state_accepted(self) -> Accepted | None:
+        """What this member states to readers; nothing while it is not one that others may rely on."""
+        return self.protocol.accepted() if self.is_serving and self._is_member() else None
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self.delivered or self.protocol.has_delivered(message)
@@ -215,6 +244,8 @@ class Node(Process):
             for effect in effects:
                 if type(effect) is Persist:
                     admission.count_persisted(1)
+        if self.reads is not None and self.reads.is_active:
+            effects += self.reads.finish_step(self.topology.members(self.home), self.topology.quorum(self.home))
         if self._outbox:
             effects = self._outbox + effects
             self._outbox = []
@@ -403,6 +434,10 @@ class Node(Process):
                 self.comparison.record_state(position, digest)
                 self._follow_comparison()
                 return True
+            case Read(number):
+                assert self.reads is not None, f"process {self.me} cannot be read: its protocol states nothing"
+                self.reads.add(number)
+                return True
             case LinkReset(peer):
                 self.admission.handle_link_reset(peer)
                 self.comparison.repeat_report()
@@ -434,6 +469,10 @@ class Node(Process):
         if name == ORDER_TIMER:
             if self.real_time is not None:
                 self.real_time.expire_timer()
+            return True
+        if name == READ_TIMER:
+            if self.reads is not None:
+                self.reads.expire_timer()
             return True
         if self.gateway is None:
             return False
@@ -482,6 +521,12 @@ class Node(Process):
         elif kind is OrderRequest:
             if self.real_time is not None:
                 self.real_time.handle_request(sender, body)  # type: ignore[arg-type]
+        elif kind is AcceptedRequest:
+            if self.reads is not None:
+                self.reads.handle_request(sender, body)  # type: ignore[arg-type]
+        elif kind is AcceptedReport:
+            if self.reads is not None:
+                self.reads.handle_report(sender, body)  # type: ignore[arg-type]
         else:
             self._touches_membership = True
             return False
@@ -813,6 +858,7 @@ class Node(Process):
             self.admission.snapshot(),
             self.comparison.snapshot(),
             None if self.real_time is None else self.real_time.snapshot(),
+            None if self.reads is None else self.reads.snapshot(),
         )
 
     def restore(self, state: State) -> None:
@@ -838,3 +884,5 @@ class Node(Process):
             self._outcome = self.comparison.outcome
         if self.real_time is not None and state.real_time is not None:
             self.real_time.restore(state.real_time)
+        if self.reads is not None and state.reads is not None:
+            self.reads.restore(state.reads)

@@ -62,6 +62,7 @@ from amcast.kernel.diagnostics import Phase, ProcessStatus, explain_delivered, e
 from amcast.kernel.effects import About, Deliver, Note, Send
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
+from amcast.kernel.process import Accepted
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import MAX_MEMBERS, place_of
@@ -285,6 +286,14 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._schedule_notices()
         if not self._repair_armed:
             self._arm_repair_timer()
+
+    def accepted(self) -> Accepted | None:
+        """The log: a message is decided when a majority has acknowledged it, and what is acknowledged is in the log or,
+        below its floor, delivered. A member that has promised a later epoch still holds what it acknowledged."""
+        if self._role == "joining":
+            return None
+        undelivered = tuple([pending.id for pending in self._log.list_undelivered()])
+        return Accepted(self.topology.configuration, max(self.position, self._log.floor), undelivered, self.position)
 
     # Requests and proposals
 
@@ -1360,6 +1369,7 @@ SPEC = Spec(
         "primary" if process in (topology.members(group)[0] for group in topology.groups) else "member"
     ),
     open_bundle=bundle_messages,
+    states_accepted=True,
     goals=("waited", "early", "bump", "epoch", "reproposed", "asked", "caught-up", "extended", "nack", "admitted"),
     statements=build_statement_table,
     recovery_goals=LEADER_RECOVERY_GOALS,

@@ -18,6 +18,7 @@ from amcast.kernel.process import Process
 from amcast.services.declaration import Description
 from amcast.services.executor import Executor
 from amcast.services.messages import Command, OwedValue, Value, decode_payload
+from amcast.services.reads import ReadQueue
 from amcast.simulation.world.world import World
 
 SAVE_RATE: Final = 0.15
@@ -49,6 +50,7 @@ class SimulatedReplica:
         """The process of the node: a restart makes another one."""
         self.position = position
         """The number of deliveries that were executed."""
+        self.reads = ReadQueue(executor)
         self.given: dict[tuple[int, int, int], OwedValue] = {}
         """Owed values that this incarnation has multicast."""
 
@@ -106,11 +108,11 @@ class SimulatedReplicas:
         position, how = 0, "from nothing"
         if others and world.incarnations[process] and (is_lost or self._random.random() < TRANSFER_RATE):
             other = self.replicas[self._random.choice(others)]
-            executor.restore(other.executor.snapshot())
+            executor.restore(other.executor.snapshot(), other.position)
             position, how = other.position, "with the state of another member"
         elif process in self._saved and not is_lost:
             position, snapshot = self._saved[process]
-            executor.restore(snapshot)
+            executor.restore(snapshot, position)
             how = "with its saved state"
         if world.incarnations[process]:
             self.events.append(f"{self.name_of(process)} restarted {how} at position {position}")
@@ -179,11 +181,15 @@ class SimulatedReplicas:
         key = (value.session, value.request, value.step)
         return any(key in one.executor.owed for one in self.list_members(group))
 
-    def list_members(self, group: str) -> list[SimulatedReplica]:
-        """The replicas of a group that are up."""
+    def list_processes(self, group: str) -> list[ProcessId]:
+        """The processes of a group that are up."""
         topology = self._world.topology
         ids = [one for one in topology.groups if self._names[one] == group]
-        return [self.replicas[member] for member in topology.members(ids[0]) if member in self.replicas]
+        return [member for member in topology.members(ids[0]) if member in self.replicas]
+
+    def list_members(self, group: str) -> list[SimulatedReplica]:
+        """The replicas of a group that are up."""
+        return [self.replicas[process] for process in self.list_processes(group)]
 
     def are_idle(self) -> bool:
         """Whether nothing is owed, and no command waits."""

@@ -19,17 +19,20 @@ from amcast.kernel.config import MILLISECOND
 from amcast.kernel.errors import Error, UsageError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
 from amcast.kernel.message import Message
-from amcast.services.calls import Call, CallSession, Outcome
+from amcast.services.calls import Call, CallSession, Outcome, Reading
 from amcast.services.declaration import Description, Service, describe_service
 from amcast.services.errors import CommandError
-from amcast.services.messages import encode_payload
+from amcast.services.messages import Consistency, encode_payload
 from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.random_streams import make_stream
+from amcast.simulation.services.readings import SimulatedReading, SimulatedReadings
 from amcast.simulation.services.replicas import ServiceBrokenError, SimulatedReplicas
 from amcast.simulation.world.world import World
 
 GIVE_RATE: Final = 0.2
 READ_RATE: Final = 0.3
+READING_RATE: Final = 0.8
+"""How often a linearizable query of one group is read without ordering."""
 SKEW_NS: Final = 10_000 * MILLISECOND
 STORY_EVENTS: Final = 12
 """Events at the end of a failed run that its story tells."""
@@ -63,7 +66,7 @@ class SimulatedTask:
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
-        self._awaited: SimulatedCall | SimulatedTask | None = None
+        self._awaited: SimulatedCall | SimulatedReading | SimulatedTask | None = None
         self.is_done = False
         self.error: Exception | None = None
         self.value: Any = None
@@ -79,7 +82,7 @@ class SimulatedTask:
         except Exception as error:
             self.is_done, self.error = True, error
         else:
-            if not isinstance(awaited, SimulatedCall | SimulatedTask):
+            if not isinstance(awaited, SimulatedCall | SimulatedReading | SimulatedTask):
                 raise UsageError(
                     f"a simulated coroutine awaits {awaited!r}; expected calls of the service and cluster.gather only"
                 )
@@ -105,13 +108,23 @@ class SimulatedStub:
         self._session = session
         self._client = client
 
-    def __getattr__(self, name: str) -> Callable[..., SimulatedCall]:
+    def __getattr__(self, name: str) -> Callable[..., SimulatedCall | SimulatedReading]:
         if name.startswith("__"):
             raise AttributeError(name)
         self._session.description.find(name)
 
-        def call(*arguments: Any, groups: Sequence[str] | None = None, **named: Any) -> SimulatedCall:
-            return self._run.call(self._session, self._client, name, arguments, named, groups)
+        def call(
+            *arguments: Any,
+            groups: Sequence[str] | None = None,
+            consistency: Consistency = "linearizable",
+            max_age_s: float | None = None,
+            **named: Any,
+        ) -> SimulatedCall | SimulatedReading:
+            session = self._session
+            reading = session.make_reading(name, arguments, named, consistency, max_age_s, groups)
+            if reading is not None and self._run.draws_reading(consistency):
+                return self._run.read(reading, session, self._client, arguments, named)
+            return self._run.call(session, self._client, name, arguments, named, groups)
 
         return call
 
@@ -174,6 +187,7 @@ class ServiceRun(ClientLoad):
         self._sessions = 0
         self._replicas: SimulatedReplicas | None = None
         self._description: Description | None = None
+        self._readings = SimulatedReadings(world, self._random)
         self.history: list[dict[str, Any]] = []
         """Begins and ends of calls, as lines of a history; each call is a process of its own."""
         self.answered = 0
@@ -220,14 +234,39 @@ class ServiceRun(ClientLoad):
         """Begins a call: it is multicast when the fuzzer decides so."""
         now_ns = max(0, self._world.now + self._random.randint(-SKEW_NS, SKEW_NS))
         call = session.make(name, arguments, named, now_ns, groups)
-        label = f"{name}({', '.join(repr(one) for one in (*arguments, *named.values()))})"
-        pending = SimulatedCall(len(self.history), call, session, client, label)
-        given = [*arguments, *named.values()]
-        self.history.append({"type": "invoke", "process": pending.number, "f": name, "value": given})
+        label = self._record_begin(name, arguments, named)
+        pending = SimulatedCall(len(self.history) - 1, call, session, client, label)
         self._queues[client].append((call.destinations, call.payload, pending))
         self._open.append(pending)
         self._note(f"client {client} calls {label} to {' and '.join(call.destinations)}")
         return pending
+
+    def draws_reading(self, consistency: Consistency) -> bool:
+        """Whether a query is read from replicas; linearizable ones are ordered at times, as live ones are when a
+        replica refuses them, and always where the protocol does not help."""
+        if not any(process.is_readable for process in self._world.processes.values()):
+            return consistency == "group"
+        return consistency != "linearizable" or self._random.random() < READING_RATE
+
+    def read(
+        self,
+        reading: Reading,
+        session: CallSession,
+        client: ProcessId,
+        arguments: Sequence[Any],
+        named: dict[str, Any],
+    ) -> SimulatedReading:
+        """Begins a query that is not ordered."""
+        label = self._record_begin(reading.operation.name, arguments, named)
+        pending = SimulatedReading(len(self.history) - 1, reading, session, client, label)
+        self._readings.open.append(pending)
+        self._note(f"client {client} reads {label} at {' and '.join(reading.destinations)}")
+        return pending
+
+    def _record_begin(self, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> str:
+        given = [*arguments, *named.values()]
+        self.history.append({"type": "invoke", "process": len(self.history), "f": name, "value": given})
+        return f"{name}({', '.join(map(repr, given))})"
 
     # For the fuzzer
 
@@ -237,6 +276,7 @@ class ServiceRun(ClientLoad):
         is_over = self.failure is not None or (
             all(task.is_done for task in self._tasks)
             and not self._open
+            and not self._readings.open
             and not any(self._queues.values())
             and (self._replicas is None or self._replicas.are_idle())
         )
@@ -302,18 +342,22 @@ class ServiceRun(ClientLoad):
         for call in [call for call in self._open if call.is_done]:
             self._open.remove(call)
             call.session.close(call.call)
-            self.answered += 1
-            self._record_end(call)
-            self._note(f"client {call.client} has the outcome of {call.label}")
+            call.session.see(call.call)
+            self._record_end(call, call.call)
+            moved = True
+        for reading in self._readings.follow(replicas):
+            self._record_end(reading, reading.reading)
             moved = True
         return moved
 
-    def _record_end(self, call: SimulatedCall) -> None:
+    def _record_end(self, pending: SimulatedCall | SimulatedReading, call: Call | Reading) -> None:
         try:
-            value: Any = dict(call.call.make_outcome().by_group)
+            value: Any = dict(call.make_outcome().by_group)
         except CommandError as error:
             value = str(error)
-        self.history.append({"type": "ok", "process": call.number, "f": call.call.operation.name, "value": value})
+        self.history.append({"type": "ok", "process": pending.number, "f": call.operation.name, "value": value})
+        self.answered += 1
+        self._note(f"client {pending.client} has the outcome of {pending.label}")
 
     def _run_tasks(self) -> bool:
         moved = True
@@ -349,7 +393,8 @@ class ServiceRun(ClientLoad):
         """What did not happen although everything healed."""
         replicas = {} if self._replicas is None else self._replicas.replicas
         waiting = [one.executor.describe_waiting() for one in replicas.values()]
-        sentences = [f"{call.label} has no outcome" for call in self._open[:3]]
+        labels = [call.label for call in self._open[:3]] + [reading.label for reading in self._readings.open[:3]]
+        sentences = [f"{label} has no outcome" for label in labels]
         return "; ".join([*sentences, *sorted({one for one in waiting if one})]) or "a coroutine waits for ever"
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from amcast.kernel.effects import (
     Effect,
     Note,
     Persist,
+    ReadReady,
     Remember,
     Resolve,
     Restart,
@@ -154,6 +155,7 @@ class World:
         "paused",
         "positions",
         "processes",
+        "ready_reads",
         "recorder",
         "resolved",
         "scheduler",
@@ -216,8 +218,6 @@ class World:
         self.storage = storage
         """Segment size of the logs of servers; 0: records live in lists."""
         self.disks: dict[ProcessId, Disk] = {process: self._make_disk(process) for process in topology.processes}
-        self._starts = 0
-        """How often processes started: numbers their starts and new folders."""
         self._boot_packets: list[tuple[ProcessId, ProcessId, Body]] | None = None
         """Bodies of the admission at the first boot, while it takes no time."""
         self.folders: dict[ProcessId, Folder | LogDisk] = {
@@ -246,12 +246,15 @@ class World:
         """By process: the position before which everything is closed, as it last stated in this incarnation; when."""
         self.answering: Callable[[ProcessId, Message], None] | None = None
         """Hears every delivery of a run whose driver answers clients in place of bare processes."""
+        self.ready_reads: list[tuple[ProcessId, int, int]] = []
+        """Reads that may be answered since a driver last emptied the list: process, number, position."""
         self.completed: list[MessageId] = []
         """Messages that every destination process delivered since a scheduler last emptied the list."""
         self.now = self.multicasts = self.packets = self.deliveries = self.steps = 0
         self._make = make
-        self._number = 0
-        """The number of the last offer to the scheduler."""
+        self._number = self._starts = 0
+        """The number of the last offer to the scheduler; how often processes started: numbers their starts and new
+        folders."""
         self._cut_below: dict[Pair, int] = {}
         """By link: packets below this number were lost with an earlier incarnation."""
         self._sent_ns: dict[MessageId, int] = {}
@@ -678,6 +681,8 @@ class World:
                     self.resolved.append(message)
                 else:
                     self.resolve(message)
+            case ReadReady(number):
+                self.ready_reads.append((process, number, self.positions[process]))
             case Close(position):
                 self.closed_until[process] = position, self.now
                 if self.recorder is not None:

@@ -17,11 +17,15 @@ from amcast.kernel.message import Body
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.lab.runs import PreparedRun, prepare_run
+from amcast.lab.service_search import CALLERS, ServiceSearch
 from amcast.parts.client.messages import Done
 from amcast.protocols.catalogue import CATALOGUE
+from amcast.services.declaration import At, Key, Service, command, query
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.narration import NarratedProcess, ObservedStep
 from amcast.simulation.schedulers.fuzz import Fuzzer
+from amcast.simulation.services.fuzzer import ServiceFuzzer
+from amcast.simulation.services.run import SimulatedCluster
 from amcast.simulation.simulate import Simulation
 from amcast.simulation.world.actions import Block
 from amcast.trace.recorder import Recorder
@@ -158,6 +162,41 @@ def play_absence(name: str) -> list[ObservedStep]:
     return stage.log
 
 
+class Number(Service):
+    """A number that is read."""
+
+    def __init__(self, group: str) -> None:
+        self.value: int = 0
+
+    @command
+    def add(self, at: At, name: Key) -> None:
+        self.value += 1
+
+    @query
+    def read(self, name: Key) -> int:
+        return self.value
+
+
+def play_reads(name: str) -> list[ObservedStep]:
+    """A service is read without ordering."""
+
+    async def main(cluster: SimulatedCluster) -> None:
+        number = cluster.service(Number)
+        for _ in range(4):
+            await number.add("x")
+            await number.read("x")
+
+    log: list[ObservedStep] = []
+    prepared = ServiceSearch(main, protocol=name).prepare(0)
+
+    def make(process: ProcessId) -> Process:
+        return cast(Process, NarratedProcess(prepared.assembly.make(process, prepared.initial_topology(process)), log))
+
+    case = replace(prepared.make_case(), make=make, monitoring=None)
+    assert ServiceFuzzer(case, 0, main, CALLERS, ()).search().status == "holds"
+    return log
+
+
 def find_bodies(value: object) -> Iterator[str]:
     """The names of all bodies in an event, those inside other bodies included."""
     if isinstance(value, Body):
@@ -172,6 +211,8 @@ def find_bodies(value: object) -> Iterator[str]:
 
 def test_every_event_and_effect_occurs() -> None:
     missing = {kind.__name__ for kind in (*Event.__subclasses__(), *Effect.__subclasses__())}
+    for _, events, effects in play_reads("primcast"):
+        missing -= {type(item).__name__ for item in (*events, *effects)}
     # In turn, because only groups of A_dt suspect each other.
     for run in chain.from_iterable(zip(*(list_runs(CATALOGUE[name]) for name in ("primcast", "a-dt")), strict=False)):
         for _, events, effects in watch(run):
@@ -190,6 +231,7 @@ def test_every_body_of_a_protocol_occurs(name: str) -> None:
     if not has_gateways:
         missing.remove(Done.__name__)
     scenes = [partial(play_absence, name)] if "retry_ns" in spec.config.__struct_fields__ else []
+    scenes += [partial(play_reads, name)] if spec.states_accepted else []
     for steps in chain((scene() for scene in scenes), map(watch, list_runs(spec))):
         for _, events, _ in steps:
             missing.difference_update(body for event in events for body in find_bodies(event))

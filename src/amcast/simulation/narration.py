@@ -103,6 +103,10 @@ class NarratedProcess:
         return self._process.states_closings
 
     @property
+    def is_readable(self) -> bool:
+        return self._process.is_readable
+
+    @property
     def topology(self) -> Topology:
         return self._process.topology
 

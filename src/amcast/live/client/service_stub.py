@@ -236,8 +236,8 @@ class ServiceStub:
             is_repeated = stream.source in refusals
             refusals[stream.source] = answer.refusal
             if is_repeated or refusals.keys() >= set(self._client.topology.members(self._ids[group])):
-                told = "; ".join(f"process {process}: {refusal}" for process, refusal in sorted(refusals.items()))
-                raise ReadRefusedError(f"{reading.operation.name}: no replica of {group} can answer: {told}")
+                reasons = "; ".join(f"process {process}: {refusal}" for process, refusal in sorted(refusals.items()))
+                raise ReadRefusedError(f"{reading.operation.name}: no replica of {group} can answer: {reasons}")
             stream.leave("cannot answer a read")
 
     async def _call(

@@ -481,3 +481,17 @@ def test_message_to_all_groups_closes_what_everybody_has_forgotten() -> None:
     assert not run.list_unanswered()
     assert not run.list_open()
     assert run.find_violation() is None
+
+
+def test_lone_group_closes_what_everybody_has_forgotten() -> None:
+    """Every member adopted a state, and nobody is left to ask."""
+    run = FreeOrder(1, 3)
+    run.deliver_all(0, run.multicast(0))
+    for process in (1, 2, 0):
+        run.restart(process, is_forgetting=True)
+        run.transfer(2 if process == 1 else 1, process)
+    run.links.clear()
+    local = run.multicast(0)
+    run.deliver_all(0, local)
+    assert local.id in run.answers
+    assert [node.real_time.closed for node in run.nodes.values()] == [2, 2, 2]  # type: ignore[union-attr]

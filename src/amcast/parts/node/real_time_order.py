@@ -31,7 +31,7 @@ nothing depends on who leads. A restart knows the open messages from its last ch
 deliveries that it repeats; a process that adopts the state of another member has a gap in what it knows, closes nothing
 behind it, and asks. Members, and groups that have heard of the order, fill it. Should every member have lost it, before
 one could ask another, the next message that is addressed to all groups closes everything before it; until then the
-answers of that group wait.
+answers of that group wait. A cluster of one group closes what it delivers, known or not.
 
 **Limits.** A group that is cut off holds the answers of all messages behind those that are addressed to it, local ones
 as well; `status` and `explain` say who waits for whom. What a node remembers of its own group is bounded by the windows
@@ -313,8 +313,12 @@ class RealTimeOrder:
                 self._close_before(group, end)
 
     def _close_before_barrier(self) -> None:
-        """Closes everything before the last message to all groups that all have delivered, known or not."""
+        """Closes everything before the last message to all groups that all have delivered, known or not; if there is
+        only one group, everything, because that group alone can order anything."""
         others = [order for group, order in self._orders.items() if group != self._home]
+        if not others:
+            self._close_before(self._home, self._own.end)
+            return
         for message in reversed(self._own.open.values()):
             if len(message.destinations) > len(others) and all(message.id in order.open for order in others):
                 self._close_before(self._home, message.position + 1)

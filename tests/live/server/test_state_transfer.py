@@ -405,18 +405,21 @@ def test_snapshot_that_comes_while_a_state_is_fetched_needs_a_newer_state(tmp_pa
         ledger = PieceLedger()
         application = host(tmp_path / "application", ledger)
         asked: list[int] = []
+        has_asked, is_overtaken = asyncio.Event(), asyncio.Event()
 
         async def fetch(position: int) -> StateFile:
             asked.append(position)
-            await asyncio.sleep(0.05)
+            has_asked.set()
+            await is_overtaken.wait()
             return write_state(tmp_path / "application", position, rows(position), False, lambda: False)
 
         application._fetch = fetch
         application.skip_to(10)
         deliver(application, 10, 11)
-        await asyncio.sleep(0.01)
+        await has_asked.wait()
         application.skip_to(30)
         deliver(application, 30, 31)
+        is_overtaken.set()
         await application.wait_for_position(32)
         assert asked == [10, 30]
         assert ledger.rows == rows(32)

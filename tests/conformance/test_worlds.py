@@ -97,14 +97,16 @@ def test_restart_tells_its_position(name: str) -> None:
         for process in prepared.topology.servers:
             simulation.world.complete_writes(process)
             node = setup.make(process)
-            told = 0
+            stated = 0
             for effect in node.step([Started(tuple(simulation.world.disks[process].records), 1)], 0):
                 if isinstance(effect, Deliver):
-                    told = effect.position + 1
+                    stated = effect.position + 1
                 elif isinstance(effect, Note) and effect.name in ("installed", "resumed"):
-                    told = int(effect.value or 0)
+                    stated = int(effect.value or 0)
             known = node.protocol.position  # type: ignore[attr-defined]
-            assert told == known, f"process {process} of {name} after {messages} messages knows {known}, told {told}"
+            assert stated == known, (
+                f"process {process} of {name} after {messages} messages knows {known} and states {stated}"
+            )
 
 
 def test_claimed_faults_exist(name: str) -> None:

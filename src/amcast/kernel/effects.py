@@ -63,6 +63,8 @@ class Deliver(Effect, frozen=True):
     """Other destinations that are known to order all later requests behind this message."""
     ordered_here: bool = False
     """Whether the other destinations learn the same of this process's group without a Reply."""
+    is_ahead: bool = False
+    """Whether this process delivers without a word of its leader, which may deliver later."""
 
     def messages(self) -> list[Message]:
         """The delivered messages: the message itself, or the new ones of a bundle, which is decoded in each call."""

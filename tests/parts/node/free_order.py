@@ -81,7 +81,10 @@ class Puppet(Process):
 
     def _deliver_next(self, message: Message, ordered_elsewhere: tuple[GroupId, ...] = ()) -> None:
         self.ids.append(message.id)
-        self._outbox.append(Deliver(message, self.position, ordered_elsewhere=ordered_elsewhere))
+        is_ahead = self.me != self.topology.members(self.group or 0)[0]
+        self._outbox.append(
+            Deliver(message, self.position, ordered_elsewhere=ordered_elsewhere, is_ahead=is_ahead),
+        )
         self.position += 1
 
     def has_delivered(self, message: MessageId) -> bool:
@@ -105,7 +108,11 @@ def make_node(me: ProcessId, topology: Topology) -> Node:
 class FreeOrder:
     """One run. `answers`, `closings` and `multicasts` have the moment of each."""
 
-    def __init__(self, groups: int, replicas: int, seed: int = 0, make: MakeNode = make_node) -> None:
+    def __init__(
+        self, groups: int, replicas: int, seed: int = 0, make: MakeNode = make_node, servers_send: bool = False
+    ) -> None:
+        self.servers_send = servers_send
+        """Whether the first member of the first destination sends a message, not the client."""
         self.random = Random(seed)
         self.topology = Topology.grid(groups, replicas, 1)
         self.client = self.topology.clients[0]
@@ -160,18 +167,19 @@ class FreeOrder:
                 assert self.orders[self.nodes[process].home][effect.position] == effect.message
 
     def send(self, source: ProcessId, target: ProcessId, body: Body) -> None:
-        if target == self.client:
-            assert not isinstance(body, Reply), f"{body}: real-time answers are Done"
-            if isinstance(body, Done):
-                for message in body.messages:
-                    self.answers.setdefault(message, self.moment)
-        else:
+        assert not isinstance(body, Reply), f"{body}: real-time answers are Done"
+        if isinstance(body, Done):
+            for message in body.messages:
+                self.answers.setdefault(message, self.moment)
+        if target != self.client:
             self.reports += 1
             self.links.setdefault((source, target), deque()).append(body)
 
     def multicast(self, *destinations: GroupId) -> Message:
         self.moment += 1
-        message = Message(message_id(self.client, len(self.messages)), self.client, tuple(sorted(destinations)))
+        groups = tuple(sorted(destinations))
+        sender = self.topology.members(groups[0])[0] if self.servers_send else self.client
+        message = Message(message_id(sender, len(self.messages)), sender, groups)
         self.messages[message.id] = message
         self.multicasts[message.id] = self.moment
         for group in message.destinations:

@@ -14,12 +14,15 @@ from tests.parts.node.free_order import DeliveredRecord, FreeOrder, Puppet, Save
 SEEDS = 40
 
 
-@pytest.mark.parametrize(("groups", "replicas", "faults"), [(3, 1, False), (5, 1, False), (3, 1, True), (3, 3, True)])
+@pytest.mark.parametrize(
+    ("groups", "replicas", "faults", "servers_send"),
+    [(3, 1, False, False), (5, 1, False, False), (3, 1, True, False), (3, 3, True, False), (3, 3, True, True)],
+)
 def test_no_order_without_cycles_breaks_it_and_every_message_is_answered(
-    groups: int, replicas: int, faults: bool
+    groups: int, replicas: int, faults: bool, servers_send: bool
 ) -> None:
     for seed in range(SEEDS):
-        run = FreeOrder(groups, replicas, seed)
+        run = FreeOrder(groups, replicas, seed, servers_send=servers_send)
         run.run(14, faults)
         assert not run.list_unanswered(), f"seed {seed}: {run.list_unanswered()} were never answered"
         assert not run.list_open(), f"seed {seed}: {run.list_open()} do not know that all is closed"
@@ -70,6 +73,18 @@ def test_report_that_overtakes_the_delivery_is_remembered() -> None:
     run.arrive_all()
     run.deliver_all(0, message)
     assert message.id in run.answers
+
+
+def test_member_ahead_of_its_leader_reports_to_the_process_that_answers() -> None:
+    run = FreeOrder(2, 3, servers_send=True)
+    message = run.multicast(0, 1)
+    run.order(0, message)
+    run.order(1, message)
+    run.deliver(0)
+    run.deliver(4)
+    run.arrive(4, 0)
+    assert run.closed[0] == 1, "the leader of group 1 has not delivered it yet"
+    assert not [pair for pair in run.links if pair[0] == 4], "nobody else waits for this report"
 
 
 def chain(run: FreeOrder) -> list:

@@ -17,9 +17,10 @@ class Overconfident(PrimCast):
         count: int,
         committed_ns: int | None,
         ordered_elsewhere: tuple[GroupId, ...] = (),
+        is_ahead: bool = False,
     ) -> None:
         others = tuple(group for group in delivery.message.destinations if group != self.home)
-        super()._emit_delivery(delivery, count, committed_ns, others)
+        super()._emit_delivery(delivery, count, committed_ns, others, is_ahead)
 
 
 def next_message_overtakes(stage: GatewayStage) -> bool:

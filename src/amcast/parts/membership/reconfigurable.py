@@ -732,7 +732,7 @@ class Reconfigurable(Process):
         self._outbox.append(
             Deliver(
                 delivery.message, position, rank, delivery.rank_tie, delivery.committed_ns, count,
-                delivery.duplicate_places, delivery.ordered_elsewhere, delivery.ordered_here,
+                delivery.duplicate_places, delivery.ordered_elsewhere, delivery.ordered_here, delivery.is_ahead,
             )
         )  # fmt: skip
 

@@ -24,6 +24,8 @@ back answers, not deliveries, so that positions, records and state transfer are 
   finds the message closed (and reports that), or from the third group itself, whose leader it asks to report all
   deliveries for a while (`follows`): then knowledge crosses the graph of groups, not the chain of messages, and chains
   do not serialise.
+- In some protocols other members deliver one message delay before their leader (`Deliver.is_ahead`). Such a member also
+  reports, to the one process that somebody waits for: the gateway of the bundle, in another destination.
 
 A report is a statement that stays true whoever makes it, and when: a delivery is never taken back, and reports leave
 behind the records that deliveries depend on. So every loss is repaired by asking again, any member may answer, and
@@ -109,6 +111,8 @@ class RealTimeOrder:
         """That position when the timer was set."""
         self._fresh: list[OpenMessage] = []
         """Open messages that were delivered in this step."""
+        self._waiting_gateways: set[ProcessId] = set()
+        """Who answers clients for messages that this process delivered in this step ahead of its leader."""
         self._has_news = False
         """Something was delivered or learnt in this step."""
         self._must_ask = False
@@ -160,6 +164,8 @@ class RealTimeOrder:
                 opened = OpenMessage(message.id, position, message.destinations)
                 own.append(opened, end)
                 self._fresh.append(opened)
+                if delivery.is_ahead:
+                    self._waiting_gateways.add(receiver)
                 if message.id in self._closed:
                     self._close_before(self._home, position + 1)
         self._has_news = True
@@ -340,12 +346,13 @@ class RealTimeOrder:
         self._has_news = False
         self._close_known()
         self._advance()
-        effects = self._make_reports(becomes_leader) if leads else []
+        effects = self._make_reports(becomes_leader) if leads else self._report_to_gateways()
         closed = self.closed
         if closed > self._stated:
             self._stated = closed
             effects.append(Close(closed))
         self._fresh.clear()
+        self._waiting_gateways.clear()
         self._limit_memory()
         self._watch_first()
         if self._must_ask:
@@ -401,6 +408,16 @@ class RealTimeOrder:
         about = tuple(message.id for message in messages if group in message.destinations)
         body = OrderReport(self._home, closed, begin, own.end, tuple(messages))
         return Send(self._owner.topology.members(group), body, about or None)
+
+    def _report_to_gateways(self) -> list[Effect]:
+        """Reports to the gateways that wait for what this process delivered ahead of its leader."""
+        effects: list[Effect] = []
+        for gateway in sorted(self._waiting_gateways):
+            group = self._owner.topology.group_of(gateway)
+            about = tuple(m.id for m in self._fresh if group in m.destinations)
+            if about and group != self._home:
+                effects.append(Send((gateway,), self._describe(self._home), about))
+        return effects
 
     def _watch_first(self) -> None:
         """Watches how long the first delivery that is not closed waits."""
@@ -521,5 +538,6 @@ class RealTimeOrder:
         self._position = state.position
         self._stated = state.stated
         self._fresh = []
+        self._waiting_gateways = set()
         self._has_news, self._must_ask, self._blocked, self._lost = False, False, (), ()
         self._has_gap = self._own.gap is not None

@@ -589,7 +589,10 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 assert pending.message is not None
                 if id not in self._committed:
                     self.note("waited", id)
-                self._deliver(pending.message, pending.timestamp, pending.final, pending.committed_ns, pending.decided)
+                is_ahead = self._role != "primary"
+                self._deliver(
+                    pending.message, pending.timestamp, pending.final, pending.committed_ns, pending.decided, is_ahead
+                )
 
     def _deliver(
         self,
@@ -598,6 +601,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         final: int,
         committed_ns: int | None,
         decided: Mapping[GroupId, int] = NO_TIMESTAMPS,
+        is_ahead: bool = False,
     ) -> None:
         """Delivers a message, and records what other members and groups may ask for later."""
         id = message.id
@@ -637,7 +641,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 break
         if count >= 0 and self._role == "primary":
             self._notices.unannounced.append((self.position, id, final))
-        self._emit_delivery(delivery, count, committed_ns, ordered_elsewhere)
+        self._emit_delivery(delivery, count, committed_ns, ordered_elsewhere, is_ahead)
         self._message_count = messages_before + (1 if count < 0 else count)
         self.position += 1
 
@@ -647,6 +651,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         count: int,
         committed_ns: int | None,
         ordered_elsewhere: tuple[GroupId, ...] = (),
+        is_ahead: bool = False,
     ) -> None:
         """Emits the effect. A group whose decided timestamp is the final one gives every later message a higher one:
         `ordered_elsewhere` are the groups of which this process knows that, `ordered_here` is for its own group."""
@@ -664,6 +669,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                 duplicates,
                 ordered_elsewhere,
                 delivery.timestamp == delivery.final,
+                is_ahead,
             )
         )
         self.note_convoy(message, committed_ns)

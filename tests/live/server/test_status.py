@@ -20,11 +20,14 @@ from amcast.live.rpc.messages import GetNodeStatus
 from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.live.server import http
 from amcast.live.server.metrics import METRICS
+from amcast.live.server.status import describe_holding
 from amcast.live.wire.frames import WIRE_VERSION
+from amcast.parts.node.real_time_order import ORDER_TIMER
 from amcast.protocols.skeen.process import Skeen
 from tests import ROOT
 from tests.live.cluster import run
 from tests.live.secure_cluster import listening, plain, replicas, secured, until
+from tests.parts.node.free_order import FreeOrder
 
 pytestmark = pytest.mark.live
 
@@ -249,3 +252,13 @@ def test_status_and_explain_commands_on_real_processes(tmp_path: Path, capsys: p
         assert "orders/1: waits text: process 0 does not know the message" in capsys.readouterr().out
         lines = (running.logs / "orders-1.log").read_text().splitlines()
     assert all(json.loads(line)["node"] == "orders/1" for line in lines)
+
+
+def test_answers_that_are_held_back_for_long_are_a_warning_with_the_group_they_wait_for() -> None:
+    run = FreeOrder(2, 1)
+    run.deliver_all(0, run.multicast(0, 1))
+    assert describe_holding(run.nodes[0]) == ""
+    run.moment += 3 * 10**9
+    run.fire(0, ORDER_TIMER)
+    assert describe_holding(run.nodes[0]) == "it has held back answers for 3 s (real-time order), waiting for group 1"
+    assert describe_holding(run.nodes[1]) == "", "group 1 holds nothing"

@@ -432,7 +432,7 @@ def test_status_and_explain_name_the_group_that_answers_wait_for() -> None:
     run.arrive_all()
     node = run.nodes[0]
     status = node.status()
-    assert (status["closed"], status["open"], status["closing_waits_for"]) == (0, 1, "groups [2]")
+    assert (status["closed"], status["open"], status["closing_waits_for"]) == (0, 1, "group 2")
     (phase,) = [phase for phase in node.explain(local.id) if phase.name == "closed"]
     assert not phase.is_done
     assert phase.waiting_for == run.topology.members(2)

@@ -109,6 +109,8 @@ def watch(
 ) -> None:
     """Follow a run while it goes on: throughput, latency, lag per replica, and whether integrity or order is violated.
 
+    Real-time order (P9) stays unknown: judge it with `amcast check` when the run is over.
+
     Example: amcast watch runs/demo/trace
     """
     from amcast.pipeline.watch.job import watch as follow
@@ -123,7 +125,7 @@ def watch(
     else:
         for sentence in found.story:
             out.print(sentence, markup=False)
-        out.print(f"real-time order (P9): {found.real_time} here; amcast check judges a run that is over", markup=False)
+        out.print(f"real-time order (P9): {found.real_time}: {found.real_time_reason}", markup=False)
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.process import Process
 from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.membership.state_survey import StateSurvey
@@ -21,6 +22,9 @@ from amcast.storage.scrubber import Scrubber
 
 MAX_SLOW_CLIENTS: Final = 5
 """Clients listed one by one: those with the most bytes queued for them."""
+
+LONG_HOLD_S: Final = 1.0
+"""Answers that are held back for longer are worth a warning. Others wait for milliseconds."""
 
 
 class StatusReporter:
@@ -146,10 +150,12 @@ class StatusReporter:
 
     def warnings(self) -> list[str]:
         """What needs attention although this node serves: other groups of which it reaches no majority, and for which
-        messages wait; replicas that differ from a majority; damage of its log; a service that waits for another group.
-        """
+        messages wait; answers that real-time order holds back; replicas that differ from a majority; damage of its log;
+        a service that waits for another group."""
         home = self.host.process.group
         warnings = [text for group, text in self._list_unreached() if group != home]
+        if holding := describe_holding(self.host.process):
+            warnings.append(holding)
         if self.host.process.is_serving and (divergence := self.divergence()):
             warnings.append(divergence)
         if self._scrubber is not None and self._scrubber.damage:
@@ -249,6 +255,15 @@ class StatusReporter:
                 text = f"it is not delivered here; {self.protocol} cannot tell what it waits for"
             described = [{"name": "delivered", "is_done": delivered, "description": text, "waiting_for": []}]
         return {"node": self.name, "process": self.host.me, "delivered": delivered, "phases": described}
+
+
+def describe_holding(process: Process) -> str:
+    """How long answers have been held back, and what they wait for; empty unless it is unusually long."""
+    status = process.status()
+    held_s = (process.now - int(status.get("closing_since_ns") or process.now)) / 1e9
+    if held_s < LONG_HOLD_S:
+        return ""
+    return f"it has held back answers for {held_s:.0f} s (real-time order), waiting for {status['closing_waits_for']}"
 
 
 def _describe_link(link: Link | None, peer: ProcessId) -> dict[str, Any]:

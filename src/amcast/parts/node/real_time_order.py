@@ -486,13 +486,16 @@ class RealTimeOrder:
         return status
 
     def _describe_wait(self) -> str:
+        topology = self._owner.topology
         if self._own.gap is not None and self.closed == self._own.gap[0]:
             return (
-                f"members of group {self._home}: the order before a state transfer is unknown;"
+                f"members of group {topology.names_of((self._home,))[0]}: the order before a state transfer is unknown;"
                 " a message to all groups closes it"
             )
-        groups = sorted(self._list_missing())
-        return f"groups {groups}" if groups else "reports of other groups"
+        names = topology.names_of(tuple(sorted(self._list_missing())))
+        if not names:
+            return "reports of other groups"
+        return f"group {names[0]}" if len(names) == 1 else f"groups {', '.join(names)}"
 
     def explain(self) -> list[Phase]:
         """What the answers for deliveries wait for."""

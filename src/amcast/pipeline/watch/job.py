@@ -43,6 +43,11 @@ FILE_SCHEMA: Final = "path string, modificationTime timestamp, length long, cont
 MAX_RECENT: Final = 1_000_000
 """Multicasts whose times are kept, for latencies."""
 
+REAL_TIME_REASON: Final = (
+    "a watch forgets what it has merged before the answers to it are written, and the hosts whose clocks are compared"
+    " are only known at the end of a run; amcast check judges a run that is over"
+)
+
 
 @dataclass
 class WatchStatus:
@@ -62,7 +67,8 @@ class WatchStatus:
     verdict: Verdict = "unknown"
     """Of integrity and order (P1, P4, P5) in what was read so far: violated is final, the others are not."""
     real_time: Verdict = "unknown"
-    """Of P9, which a watch cannot know: it forgets what it has merged. `amcast check` judges a run that is over."""
+    """Of P9, which a watch never knows."""
+    real_time_reason: str = REAL_TIME_REASON
     story: list[str] = field(default_factory=lambda: ["nothing was read so far"])
     """The violation, or what is missing."""
 

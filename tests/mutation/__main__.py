@@ -25,7 +25,7 @@ from tests.mutation.exemptions import read_exemptions
 from tests.mutation.hits import measure_hits
 from tests.mutation.look_for import Finding, look_for
 from tests.mutation.operators import Mutant
-from tests.mutation.sample import SOURCE, draw_sample, find_targets, list_all
+from tests.mutation.sample import SOURCE, draw_sample, find_targets, list_all, rank
 
 GOAL: Final = 0.95
 
@@ -43,7 +43,7 @@ def main() -> int:
         return 64
     source = _digest_source()
     found = {} if options.fresh else _read_findings(options.results, source, options.seeds)
-    todo = [mutant for mutant in sample if mutant.id not in found]
+    todo = sorted((mutant for mutant in sample if mutant.id not in found), key=rank)
     if todo:
         searched = [mutant for mutant in draw_sample() if find_targets(mutant.module)]
         hits_file = options.results.with_name("mutation-hits.json")

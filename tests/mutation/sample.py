@@ -124,7 +124,7 @@ def list_all() -> tuple[Mutant, ...]:
 def draw_sample() -> tuple[Mutant, ...]:
     """The sample, ordered by id."""
     ranked: dict[str, list[Mutant]] = defaultdict(list)
-    for mutant in sorted(list_all(), key=_rank):
+    for mutant in sorted(list_all(), key=rank):
         is_checker = mutant.module.startswith("amcast.check.")
         ranked["checker" if is_checker else mutant.operator].append(mutant)
     chosen = ranked["checker"][:CHECKER_MUTANTS]
@@ -140,5 +140,6 @@ def find_mutant(id: str) -> Mutant:
     return {mutant.id: mutant for mutant in list_mutants(module, source)}[id]
 
 
-def _rank(mutant: Mutant) -> bytes:
+def rank(mutant: Mutant) -> bytes:
+    """The place of a mutant among all: without regard to what it is."""
     return hashlib.sha256(f"{SEED} {mutant.id}".encode()).digest()

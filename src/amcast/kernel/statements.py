@@ -74,6 +74,9 @@ class Listener:
     def promise(self, domain: Domain, source: ProcessId, ballot: int) -> None:
         """The source takes no part in lower ballots from now on."""
 
+    def lead(self, domain: Domain, source: ProcessId, ballot: int) -> None:
+        """The source leads its ballot: a majority has promised it."""
+
     def report_votes(
         self,
         domain: Domain,

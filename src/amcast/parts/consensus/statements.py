@@ -12,6 +12,7 @@ from amcast.parts.consensus.messages import (
     Accepted,
     Install,
     Learn,
+    LogStatus,
     Prepare,
     Promise,
     Promised,
@@ -86,6 +87,11 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
         if body.remaining >= 0 and source in domain.places and body.votes >> domain.places[source] & 1:
             listener.vote(domain, source, body.ballot, body.instance)
 
+    def state_log_status(listener: Listener, source: ProcessId, body: LogStatus) -> None:
+        domain = find(source)
+        if domain is not None and body.ballot:
+            listener.lead(domain, source, body.ballot)
+
     def state_promise(listener: Listener, source: ProcessId, body: Promise) -> None:
         domain = find(source)
         if domain is None:
@@ -112,6 +118,7 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
         Accept: state_accept,
         Accepted: state_accepted,
         RingAccept: state_ring_accept,
+        LogStatus: state_log_status,
         Promise: state_promise,
         Learn: state_learn,
         Install: state_install,

@@ -248,10 +248,10 @@ class ReplicatedGroup(Process):
         assert message is not None, f"{entry} has no message"
         if entry.kind == REQUEST:
             self._requests.pop(message.id, None)
-            if self._ordered.add(message.id):
-                self._step_inner(Receive(message.sender, Request(message)))
-            else:
+            if not self._ordered.add(message.id):
                 self.note("repeated", message.id)
+            # The inner protocol takes a repeated request once: alone in its group, nobody orders requests for it.
+            self._step_inner(Receive(message.sender, Request(message)))
             return
         group, number = entry.group, entry.timestamp
         if number != self._received.get(group, 0):

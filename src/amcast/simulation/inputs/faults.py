@@ -319,13 +319,19 @@ class FaultInjector:
         self._find_readmitted(world)
         if self._has_left(world, process) or process in self._lost_disks:
             return ()
-        kind = self._random.choice([kind for kind in ("amnesia", "emptied", "rollback") if kind in self._kinds])
         draws = {"amnesia": self._forget, "emptied": self._empty_folder, "rollback": self._roll_back_folder}
-        return draws[kind](world, process)
+        kinds = [kind for kind in draws if kind in self._kinds]
+        self._random.shuffle(kinds)
+        return next((faults for kind in kinds if (faults := draws[kind](world, process))), ())
 
     def is_readmitted(self, process: ProcessId) -> bool:
         """Whether a process lost its disk once, and was readmitted with a new one."""
         return process in self._readmitted
+
+    def has_memory(self, world: World, process: ProcessId) -> bool:
+        """Whether a process has its records, or was readmitted without them."""
+        self._find_readmitted(world)
+        return process not in self._lost_disks
 
     def _find_readmitted(self, world: World) -> None:
         """Finds the processes whose group has readmitted them, and whose disk says so."""

@@ -20,7 +20,7 @@ from amcast.kernel.spec import FAULTS, Claims, Spec
 from amcast.simulation.inputs.random_streams import make_stream
 
 GROUPS: Final = {1: 15, 2: 32, 3: 30, 4: 12, 5: 5, 6: 3, 7: 3}
-REPLICAS: Final = {1: 12, 2: 8, 3: 58, 4: 7, 5: 15}
+REPLICAS: Final = {1: 12, 2: 8, 3: 53, 4: 7, 5: 20}
 MESSAGES: Final = {1: 2, 4: 8, 12: 68, 30: 18, 100: 3, 150: 1}
 """Weights. Most runs are small, because a seed that costs a tenth is worth ten."""
 MAX_SERVERS: Final = {150: 6, 100: 9, 30: 12, 12: 15, 4: 21, 1: 21}

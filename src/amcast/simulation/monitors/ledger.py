@@ -7,7 +7,7 @@
                           lost its memory to what its votes helped to decide
     majority of others    a member that lost its memory votes again when a majority of the others promised it a ballot
     one value             in one ballot, a slot has one value
-    promises heard        a leader proposes what follows from the promises of a majority
+    promises heard        a leader has the promises of a majority, and proposes what follows from them
     chosen value          no later ballot proposes another value for a slot for which a majority has voted, and nobody
                           passes on a decision that no majority made
     ballot's clock        a ballot begins above every clock that a majority published in earlier ballots
@@ -238,6 +238,12 @@ class Ledger(Listener):
             sentence = f"promises ballot {ballot} of {domain.name} after its promise of {words.find_promise()}"
             self._break(source, "promise kept", sentence)
         words.promised = max(words.promised, ballot)
+
+    def lead(self, domain: Domain, source: ProcessId, ballot: int) -> None:
+        if self.rehearsed or self._is_partial or self._of(domain).reports.have_majority(ballot):
+            return
+        sentence = f"leads ballot {ballot} of {domain.name}, which no majority has promised with the memory it has now"
+        self._break(source, "promises heard", sentence)
 
     def report_votes(
         self,

@@ -94,6 +94,10 @@ class Monitors:
             rank = (effect.rank_time, effect.rank_tie)
             self._ledger.agree(process, "the rank of message", effect.message.id, rank)
 
+    def find_promise(self, process: ProcessId) -> int:
+        """The highest promise that a process has sent, or implied by a vote; -1 if it sent none."""
+        return self._ledger.find_promise(process)
+
     def hear_memory_loss(self, process: ProcessId) -> None:
         """A process begins an incarnation without its records."""
         self._ledger.forget(process)

@@ -48,6 +48,13 @@ class PromiseReports:
     def add_state(self, ballot: int, place: int, report: StateReport) -> None:
         self._states.setdefault(ballot, {}).setdefault(place, []).append(report)
 
+    def have_majority(self, ballot: int) -> bool:
+        """Whether the promises of some majority count together."""
+        reports = self._votes.get(ballot, {})
+        return self._have_majority(
+            {place: {report.memory_losses for report in answers} for place, answers in reports.items()}
+        )
+
     def justify_value(self, ballot: int, slot: Slot, value: Hashable) -> bool:
         """Whether some majority reported, for this slot, either no vote at all, or this value as that of its highest
         vote; a member that knows a later slot to be decided justifies nothing."""

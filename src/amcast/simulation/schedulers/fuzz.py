@@ -6,7 +6,7 @@ run ends healed: blocked links open, paused processes resume, crashed ones that 
 every due delivery must happen within a stated number of steps.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Literal
@@ -139,7 +139,8 @@ class FuzzStyle:
     uses_codec: bool
 
 
-def draw_style(random: Random, faulty: bool, messages: int = 8) -> FuzzStyle:
+def draw_style(random: Random, kinds: Collection[str] = frozenset(), messages: int = 8) -> FuzzStyle:
+    faulty, kinds = bool(kinds), frozenset(kinds)
     is_long = messages >= LONG_RUN
     return FuzzStyle(
         fault_steps=random.choice((500, 1200, 3000) if is_long else (100, 300, 600, 1200)),
@@ -147,7 +148,9 @@ def draw_style(random: Random, faulty: bool, messages: int = 8) -> FuzzStyle:
         fault_length=random.choice((20, 120, 120, 600)),
         strike=random.choice(("", "", "persist", "delivery")) if faulty else "",
         strike_rate=random.choice((0.02, 0.1, 0.3)) / (5 if is_long else 1),
-        adversary=random.choice(("", "", "duel", "duel", "memory", "power")) if faulty else "",
+        adversary=random.choice(
+            [name for name in ("", "", "duel", "duel", "memory", "memory", "power") if NEEDED.get(name, kinds) <= kinds]
+        ),
         timer_rate=random.choice((0.0, 0.01, 0.03, 0.1)),
         burst_rate=random.choice((0.0, 0.0, 0.3, 0.9)),
         starved_share=random.choice((0.0, 0.2, 0.6)),
@@ -170,7 +173,7 @@ class Fuzzer(PendingActions):
         self._turns = turns
         self._turns_left = list(turns)
         self._random = make_stream(seed, "fuzz")
-        self.style = draw_style(self._random, bool(case.kinds), case.messages)
+        self.style = draw_style(self._random, case.kinds, case.messages)
         self.recorder = recorder
         self.storage = draw_storage(make_stream(seed, "storage")) if case.storage else 0
         self.world = World(
@@ -206,7 +209,7 @@ class Fuzzer(PendingActions):
             case.links,
         )
         self._adversary: Adversary | None = None
-        if self.style.adversary and NEEDED[self.style.adversary] <= case.kinds:
+        if self.style.adversary:
             self._streams["adversary"] = make_stream(seed, "adversary")
             self._adversary = Adversary(
                 self.style.adversary, case.kinds, case.topology, self._injector, self._streams["adversary"]
@@ -226,7 +229,7 @@ class Fuzzer(PendingActions):
         try:
             world.start()
             self._collect_requests()
-            while world.steps < self.style.fault_steps and not self._is_finished():
+            while self._is_plotting() or (world.steps < self.style.fault_steps and not self._is_finished()):
                 self._draw_anew()
                 self._inject_faults()
                 self._restore_copies()
@@ -250,6 +253,9 @@ class Fuzzer(PendingActions):
         return self._outcome("holds", "")
 
     # Phases
+
+    def _is_plotting(self) -> bool:
+        return self._adversary is not None and self._adversary.is_plotting
 
     def _draw_anew(self) -> None:
         """Draws everything that is left from another seed, at the steps that were given."""
@@ -294,7 +300,9 @@ class Fuzzer(PendingActions):
         for due in [due for due in self._ends if due[0] <= self.world.steps]:
             self._ends.remove(due)
             self._perform(due[1])
-        if self._random.random() < self.style.fault_rate:
+        if self._is_plotting() and self._adversary is not None:
+            self._begin_fault(self._adversary.follow(self.script[-1]))
+        elif self._random.random() < self.style.fault_rate:
             if self._adversary is not None and self._random.random() < 0.5:
                 for course in self._adversary.draw(self.world):
                     self._begin_fault(course)
@@ -309,7 +317,7 @@ class Fuzzer(PendingActions):
     def _strike(self, delivered: bool) -> None:
         """Crashes the process that took the last step, now and then: just after it delivered, or before its records
         are durable."""
-        if not self.style.strike or self._random.random() >= self.style.strike_rate:
+        if not self.style.strike or self._is_plotting() or self._random.random() >= self.style.strike_rate:
             return
         process = _actor(self.script[-1])
         if process is None or process not in self.world.disks:
@@ -376,6 +384,10 @@ class Fuzzer(PendingActions):
 
     def _choose(self, fair: bool) -> AnyAction | None:
         random = self._random
+        if not fair and self._adversary is not None and self._adversary.focus:
+            action = self._hurry(self._adversary.focus)
+            if action is not None:
+                return action
         senders = self.load.list_ready(self.world) if self.load.remaining > 0 else ()
         if senders and random.random() < (0.3 if fair else self.style.multicast_rate):
             return self._next_multicast(random.choice(senders))
@@ -396,6 +408,20 @@ class Fuzzer(PendingActions):
         if senders:
             return self._next_multicast(random.choice(senders))
         return self._earliest_timer()
+
+    def _hurry(self, processes: tuple[ProcessId, ...]) -> AnyAction | None:
+        """An action of some processes alone, mostly; now and then a timer of the first of them. None: any other."""
+        random = self._random
+        if random.random() < 0.15:
+            return None
+        disks = [process for process in self.world.list_busy_disks() if process in processes]
+        if disks and random.random() < 0.4:
+            return Sync(random.choice(disks))
+        pairs = [pair for pair in self.links if pair[0] in processes and pair[1] in processes and self.is_open(pair)]
+        if pairs and random.random() < 0.9:
+            return self._choose_packet(random.choice(pairs), fair=False)
+        timers = [key for key in self.list_timers() if key[0] == processes[0]]
+        return Fire(*random.choice(timers)) if timers else None
 
     def _next_multicast(self, sender: ProcessId) -> Multicast:
         message, _ = self.load.next_message(sender)

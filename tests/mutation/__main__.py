@@ -5,12 +5,12 @@
     python -m tests.mutation --list                the sample, without running anything
 
 All seeds run once without a mutant, to see which of them execute the line of which mutant: only these can find it.
-Results are written after each mutant. A campaign that was interrupted continues, as long as the source is the same.
+Results are written after each mutant, and mutants come in the order of their rank, so that those of an interrupted
+campaign are a sample, too. It continues as long as the source is the same.
 Exit code 0: at least 95 % of the mutants that are not exempt were found; 1: fewer; 64: wrong use.
 """
 
 import argparse
-import hashlib
 import json
 import os
 import sys
@@ -25,7 +25,7 @@ from tests.mutation.exemptions import read_exemptions
 from tests.mutation.hits import measure_hits
 from tests.mutation.look_for import Finding, look_for
 from tests.mutation.operators import Mutant
-from tests.mutation.sample import SOURCE, draw_sample, find_targets, list_all, rank
+from tests.mutation.sample import digest_source, draw_sample, find_targets, list_all, rank
 
 GOAL: Final = 0.95
 
@@ -41,7 +41,7 @@ def main() -> int:
     if not sample:
         print(f"--only {options.only!r}: no mutant of the sample has this in its id; see --list", file=sys.stderr)
         return 64
-    source = _digest_source()
+    source = digest_source()
     found = {} if options.fresh else _read_findings(options.results, source, options.seeds)
     todo = sorted((mutant for mutant in sample if mutant.id not in found), key=rank)
     if todo:
@@ -102,13 +102,6 @@ def _report(findings: list[tuple[Mutant, Finding]], seeds: int) -> int:
     return 0 if share >= GOAL else 1
 
 
-def _digest_source() -> str:
-    digest = hashlib.sha256()
-    for file in sorted((SOURCE / "amcast").rglob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _read_findings(file: Path, source: str, seeds: int) -> dict[str, Finding]:
     """Findings of an interrupted campaign on the same source."""
     if not file.exists():
@@ -122,7 +115,8 @@ def _read_findings(file: Path, source: str, seeds: int) -> dict[str, Finding]:
 def _write_findings(file: Path, source: str, seeds: int, found: dict[str, Finding]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     rows = [asdict(finding) for _, finding in sorted(found.items())]
-    file.write_text(json.dumps({"source": source, "seeds": seeds, "findings": rows}, indent=1) + "\n")
+    data = {"source": source, "seeds": seeds, "sample": len(draw_sample()), "findings": rows}
+    file.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def _shorten(text: str) -> str:

@@ -133,6 +133,14 @@ def draw_sample() -> tuple[Mutant, ...]:
     return tuple(sorted(chosen, key=lambda mutant: mutant.id))
 
 
+def digest_source() -> str:
+    """Names the state of the source: findings of another state tell nothing about this one."""
+    digest = hashlib.sha256()
+    for file in sorted((SOURCE / "amcast").rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def find_mutant(id: str) -> Mutant:
     """The mutant with an id; KeyError if its module has none."""
     module = id.partition(":")[0]

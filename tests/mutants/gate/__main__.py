@@ -3,10 +3,11 @@
     python -m tests.mutants.gate                    all bugs, up to 2,000 seeds each
     python -m tests.mutants.gate --only primcast    bugs whose name contains this text
     python -m tests.mutants.gate --list             the bugs, without running anything
+    python -m tests.mutants.gate --results FILE     writes each finding to a file, and continues what is there
 
 Prints, for each bug, the first seed that found it and the judge: a rule of the monitors, a property of the checker,
-liveness, or an assertion of the protocol. Exit code 0: every bug was found within its number of seeds; 1: not; 64:
-wrong use.
+liveness, or an assertion of the protocol. Findings in a file count as long as the source is the same. Exit code 0:
+every bug was found within its number of seeds; 1: not; 64: wrong use.
 """
 
 import argparse
@@ -16,10 +17,12 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
+from pathlib import Path
 
 from tests.mutants.gate.bug import MOST_SEEDS
 from tests.mutants.gate.catalogue import BUGS
 from tests.mutants.gate.search import Finding, look_for
+from tests.mutation.sample import digest_source
 
 
 def main() -> int:
@@ -30,6 +33,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="bugs at the same time")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--results", type=Path, help="the file of findings, written after each bug")
     parser.add_argument("--list", action="store_true", help="print the bugs and stop")
     options = parser.parse_args()
     chosen = [bug for name, bug in BUGS.items() if options.only in name]
@@ -40,18 +44,49 @@ def main() -> int:
         for bug in chosen:
             print(f"{bug.name:56} {bug.protocol:12} {bug.module} within {bug.most_seeds} seeds")
         return 0
-    findings: list[Finding] = []
+    known = read_findings(options.results) if options.results else {}
+    todo = [bug for bug in chosen if bug.name not in known]
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        tasks = [pool.submit(look_for, bug, min(options.seeds, bug.most_seeds), options.first) for bug in chosen]
+        tasks = [pool.submit(look_for, bug, min(options.seeds, bug.most_seeds), options.first) for bug in todo]
         for task in tasks:
-            findings.append(task.result())
-            print(describe(findings[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
+            finding = task.result()
+            known[finding.bug.name] = finding
+            if options.results:
+                write_findings(options.results, known)
+            print(describe(finding), file=sys.stderr if options.json else sys.stdout, flush=True)
+    findings = [known[bug.name] for bug in chosen]
     missed = [finding for finding in findings if finding.seed < 0]
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         print(f"{len(findings) - len(missed)} of {len(findings)} planted bugs found")
     return 1 if missed else 0
+
+
+def read_findings(file: Path) -> dict[str, Finding]:
+    """Findings of an interrupted gate on the same source, by bug."""
+    data = json.loads(file.read_text()) if file.exists() else {}
+    if data.get("source") != digest_source():
+        return {}
+    rows = [row for row in data["findings"] if row["bug"] in BUGS]
+    return {row["bug"]: Finding(BUGS[row["bug"]], row["seed"], row["judge"], row["story"]) for row in rows}
+
+
+def write_findings(file: Path, findings: dict[str, Finding]) -> None:
+    rows = [
+        {
+            "bug": one.bug.name,
+            "protocol": one.bug.protocol,
+            "module": one.bug.module,
+            "most_seeds": one.bug.most_seeds,
+            "seed": one.seed,
+            "judge": one.judge,
+            "story": one.story[:300],
+        }
+        for one in findings.values()
+    ]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"source": digest_source(), "bugs": len(BUGS), "findings": rows}, indent=1) + "\n")
 
 
 def describe(finding: Finding) -> str:

@@ -239,6 +239,18 @@ def test_promise_counts_beside_nobody_who_knows_that_it_was_forgotten(
     assert scene.broken == expected, "two that agree are a majority"
 
 
+def test_leader_needs_promises_of_a_majority_that_count_together(scene: Scene) -> None:
+    scene.ledger.report_votes(VOLATILE, 0, 7, 0, {}, (0, 2, 0))
+    scene.ledger.lead(VOLATILE, 0, 7)
+    assert scene.broken == ["promises heard"]
+    scene.ledger.report_votes(VOLATILE, 1, 7, 0, {}, (0, 0, 0))
+    scene.ledger.lead(VOLATILE, 0, 7)
+    assert scene.broken == ["promises heard"] * 2, "member 1 has forgotten its promise"
+    scene.ledger.report_votes(VOLATILE, 2, 7, 0, {}, (0, 0, 0))
+    scene.ledger.lead(VOLATILE, 0, 7)
+    assert len(scene.broken) == 2
+
+
 def test_clock_log_and_position_never_go_back(scene: Scene) -> None:
     for clock in (5, 4):
         scene.ledger.publish_clock(VOLATILE, 1, 0, clock)

@@ -47,25 +47,25 @@ def run_plot(name: str, seed: int) -> tuple[World, list[Fault], int]:
         faults = [fault for course in adversary.draw(world) for fault in course]
         if adversary.is_plotting:
             break
-    heard = 0
+    actions = 0
     perform_fault(world, pool, faults[0])
     while adversary.is_plotting:
-        heard += 1
+        actions += 1
         for fault in adversary.follow(Sync(0)):
             faults.append(fault)
             perform_fault(world, pool, fault)
     assert not adversary.focus
-    return world, faults, heard
+    return world, faults, actions
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", ["duel", "memory"])
 def test_plot_ends_although_nothing_happens_and_heals_what_it_cut(name: str, seed: int) -> None:
-    world, faults, heard = run_plot(name, seed)
+    world, faults, actions = run_plot(name, seed)
     assert isinstance(faults[0], Block)
     assert isinstance(faults[-1], Heal)
     assert not world.blocked
-    assert heard < 4 * PATIENCE
+    assert actions < 4 * PATIENCE
 
 
 def test_deposed_leader_is_cut_off_from_its_group_alone_and_leads_again() -> None:

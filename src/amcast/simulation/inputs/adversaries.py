@@ -139,19 +139,20 @@ class Adversary:
     def _return_leader(self, world: World, members: tuple[ProcessId, ...]) -> Course:
         """Begins the plot of a leader that comes back; nothing if there is none, or another plot is on."""
         leaders = [one for one in members if one in world.processes and world.processes[one].is_leader]
-        if not (leaders and self._cuts and len(members) > 2) or self._random.random() < 0.7:
+        if not (leaders and self._cuts and len(members) > 2) or self._random.random() < 0.5:
             return ()
         self._plot = self._depose(world, self._random.choice(leaders), members)
         return next(self._plot)
 
     def _depose(self, world: World, old: ProcessId, members: tuple[ProcessId, ...]) -> Plot:
-        """A leader hears clients and nobody of its group; another member leads until it has delivered something, and is
+        """A leader hears everybody but its group; another member leads until it has delivered something, and is
         cut off in its turn; the first one leads the rest again."""
         group, random = self._group, self._random
         new, *rest = random.sample([one for one in members if one != old], len(members) - 1)
         cut, cut_later = _isolate(old, members), _isolate(new, members)
         yield (Block(cut),)
-        self.focus = (old, *world.topology.clients)
+        servers = () if random.random() < 0.5 else world.topology.servers
+        self.focus = (old, *world.topology.clients, *(server for server in servers if server not in members))
         for _ in range(random.choice((10, 30, 60))):
             yield ()
         for member in (new, *rest):

@@ -34,7 +34,8 @@ class Check(Config, frozen=True):
     paper: float
     """The value of the paper; of a comparison without a printed number 1."""
     against: dict[str, Any] | None = None
-    """The rows by which the number is divided; None: it is taken as it is."""
+    """The rows with which the number is compared; None: it is taken as it is."""
+    compare: Literal["ratio", "difference"] = "ratio"
     over: Literal["mean", "min", "max"] = "mean"
     direction: Literal["equal", "above", "below"] = "equal"
     tolerance: float = 0.15

@@ -113,6 +113,8 @@ def _compute(experiment: Experiment, check: Check, rows: Sequence[Row]) -> float
     if above is None or check.against is None:
         return above
     below = _combine(experiment, check, check.against, rows)
+    if check.compare == "difference":
+        return None if below is None else above - below
     return None if not below else above / below
 
 

@@ -99,7 +99,7 @@ def sketch_tables(
 ) -> Tables:
     """The hand-made run again: all of it, ranked backwards, by sketches."""
     out = tmp_path_factory.mktemp("tables") / "sketch_tables"
-    result = measure(spark, str(runs[0] / "hand"), out, edge=0.0, order=[1, 0], exact_rows=0, only=("latency",))
+    result = measure(spark, str(runs[0] / "hand"), out, edge=0.0, order=[1, 0], exact_rows=0)
     return Tables(out, result)
 
 
@@ -132,7 +132,7 @@ def test_other_writers_and_repeated_rows_give_the_same_tables(
             data = pa.concat_tables([data, again], promote_options="default")
             data = data.set_column(at, "at_ns", data.column("at_ns").cast(pa.uint64()))
         pq.write_table(data, file)
-    found = Tables(tmp_path / "tables", measure(spark, str(folder), tmp_path / "tables", only=("spans", "latency")))
+    found = Tables(tmp_path / "tables", measure(spark, str(folder), tmp_path / "tables"))
     for name in ("spans", "latency"):
         assert found.rows(name) == tables.rows(name, run="hand")
 
@@ -145,11 +145,11 @@ def test_wrong_rows_are_refused(spark: SparkSession, runs: tuple[Path, dict[str,
     at = data.schema.get_field_index("group")
     pq.write_table(data.set_column(at, "group", pa.array([1] * len(data), pa.int32())), file)
     with pytest.raises(UsageError, match="deliveries: group of process 0 is 1, but 0 in processes"):
-        measure(spark, str(folder), tmp_path / "tables", only=("spans",))
+        measure(spark, str(folder), tmp_path / "tables")
     nulls = pa.array([None, *data.column("message").to_pylist()[1:]], pa.int64())
     pq.write_table(data.set_column(data.schema.get_field_index("message"), "message", nulls), file)
     with pytest.raises(UsageError, match="column message is null in row 0"):
-        measure(spark, str(folder), tmp_path / "tables", only=("spans",))
+        measure(spark, str(folder), tmp_path / "tables")
 
 
 def test_latency_of_steady_part(tables: Tables) -> None:

@@ -29,7 +29,7 @@ from amcast.pipeline.spark.session import open_session
 with open_session("local[2]", brief=True) as spark:
     small = check(sys.argv[1])
     large = check(sys.argv[1], scratch=sys.argv[2], limits=CheckLimits(0, 0))
-    measure(spark, sys.argv[1], Path(sys.argv[3]), only=("spans",))
+    measure(spark, sys.argv[1], Path(sys.argv[3]))
 print(json.dumps([small, large]))
 """
 

@@ -1,16 +1,11 @@
 """Rows that were recorded again: found by their order, and dropped."""
 
-from pathlib import Path
-
+import numpy as np
 import pyarrow as pa
-import pytest
 
-from amcast.pipeline.check.runner import run_sequentially
-from amcast.pipeline.rows.files import read_trace_folder
-from amcast.pipeline.rows.footers import read_footers
-from amcast.pipeline.rows.uniqueness import drop_repeated, find_repeated_tables
-from tests.mutants.planted import Trace, healthy
-from tests.pipeline.small_runs import load_tables, write
+from amcast.pipeline.rows.uniqueness import Ends, are_positions_ascending, drop_repeated, extend_ends
+from tests.mutants.planted import healthy
+from tests.pipeline.small_runs import load_tables
 
 
 def test_earliest_of_repeated_rows_stays() -> None:
@@ -22,24 +17,20 @@ def test_earliest_of_repeated_rows_stays() -> None:
     assert found.column("at_ns").to_pylist() == [0, 10, 30, 40, 50, 60, -3]
     assert drop_repeated("multicasts", data) is data
     assert drop_repeated("packets", data) is data
+    assert drop_repeated("multicasts", data.drop_columns(["run"])).num_rows == len(data)
 
 
-def find(folder: Path, trace: Trace) -> list[str]:
-    source = read_trace_folder(str(write(folder, trace, rows_per_group=3, rows_per_file=7)))
-    footers = {table: tuple(read_footers(table, files, [folder.name])) for table, files in source.tables.items()}
-    return find_repeated_tables(run_sequentially, footers)
+def read_ends(*rows: tuple[int, int]) -> Ends | None:
+    """What rows of (process, position) show."""
+    ends: Ends = {}
+    process, position = np.array(rows, np.int64).T
+    return ends if extend_ends(ends, process, position) else None
 
 
-def test_order_proves_that_no_row_is_repeated(tmp_path: Path) -> None:
-    assert find(tmp_path / "healthy", healthy()) == []
-    trace = healthy()
-    trace.sequences[2].append(trace.sequences[2][1])
-    assert find(tmp_path / "again", trace) == ["deliveries"]
-
-
-@pytest.mark.parametrize("order", [(3, 1, 2), (1, 3, 2)])
-def test_ids_out_of_order_prove_nothing(tmp_path: Path, order: tuple[int, ...]) -> None:
-    trace = Trace({0: [0]}, [9])
-    for message in order:
-        trace.multicast(message, 0, sender=9)
-    assert find(tmp_path / "run", trace) == ["multicasts"]
+def test_order_proves_that_no_row_is_repeated() -> None:
+    first = read_ends((1, 0), (2, 0), (1, 1), (2, 5))
+    assert first == {1: (0, 1), 2: (0, 5)}
+    assert are_positions_ascending([first, read_ends((2, 6), (1, 3))])
+    assert read_ends((1, 0), (2, 0), (1, 0)) is None
+    assert not are_positions_ascending([first, read_ends((2, 5))])
+    assert not are_positions_ascending([first, None])

@@ -106,13 +106,17 @@ def measure(
     master: MasterOption = None,
     keep_edges: EdgesOption = False,
     order: OrderOption = None,
+    scratch: Annotated[
+        str | None,
+        typer.Option("--scratch", help="Where rows of large runs wait, for driver and workers; default: in --out."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Measure runs: tables of latency, throughput, packets, genuineness, convoys, fairness and recovery.
 
     Example: amcast measure runs/latest
     """
-    result = _measure_folder(folder, target, master, keep_edges, _parse_groups(order))
+    result = _measure_folder(folder, target, master, keep_edges, _parse_groups(order), scratch)
     if json:
         print_json({**vars(result), "out": str(result.out)})
         return
@@ -195,7 +199,12 @@ def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
 
 
 def _measure_folder(
-    folder: str, target: Path | None, master: str | None, keep_edges: bool, order: list[int] | None
+    folder: str,
+    target: Path | None,
+    master: str | None,
+    keep_edges: bool,
+    order: list[int] | None,
+    scratch: str | None = None,
 ) -> "MeasureResult":
     from amcast.pipeline.measure import job
     from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
@@ -217,7 +226,7 @@ def _measure_folder(
         raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
     with open_session(master, brief=sum_file_bytes(find_trace_folders(folder)) < SMALL_BYTES) as spark:
         edge = 0.0 if keep_edges else job.EDGE_SHARE
-        return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses)
+        return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses, scratch=scratch)
 
 
 def _is_current(place: Path, measures: Path) -> bool:

@@ -5,19 +5,16 @@ deliveries are not laid out for that, they are sorted to a scratch folder first.
 checker's.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
 from amcast.check import judge
 from amcast.check.verdict import EXIT_CODES, Report, worst_verdict
-from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.errors import CannotTellError
 from amcast.pipeline.check.examination import Examination, PositionGapError, UnsortedRowsError
 from amcast.pipeline.check.run_view import (
     build_file_view,
@@ -28,16 +25,17 @@ from amcast.pipeline.check.run_view import (
 )
 from amcast.pipeline.check.runner import Call, Runner
 from amcast.pipeline.kernels.fingerprints import BUCKETS, find_buckets
-from amcast.pipeline.rows.compaction import read_all_footers
 from amcast.pipeline.rows.completion import complete_deliveries, sort_deliveries
 from amcast.pipeline.rows.files import (
     SMALL_BYTES,
     TraceFolder,
     find_trace_folders,
     list_parquet_files,
+    open_scratch,
     resolve_filesystem,
     sum_file_bytes,
 )
+from amcast.pipeline.rows.folder_tasks import read_all_footers, share_folders
 from amcast.pipeline.rows.footers import (
     Footers,
     ProvenTables,
@@ -48,8 +46,9 @@ from amcast.pipeline.rows.footers import (
     read_written_row_groups,
     split_row_groups,
 )
+from amcast.pipeline.rows.isolation import isolate_run
 from amcast.pipeline.rows.sequences import FileSequences, are_separated
-from amcast.pipeline.rows.sort import COLUMNS, copy_columns, copy_run, refuse_stated, sort_stretch, split_stretches
+from amcast.pipeline.rows.sort import COLUMNS, copy_columns, refuse_stated, sort_stretch, split_stretches
 from amcast.pipeline.rows.tables import LOOKUP_MESSAGES, MessageLookup, Table, index_table
 from amcast.pipeline.spark.progress import show_progress
 from amcast.pipeline.spark.session import is_local, open_session
@@ -110,17 +109,8 @@ def _judge_small(
     spark: SparkSession, small: list[TraceFolder], rows: dict[str, int], limits: CheckLimits
 ) -> dict[str, list[dict[str, Any]]]:
     """Judges folders whole: large ones first, small ones many to a task."""
-    if not small:
-        return {}
-    tasks = max(1, min(len(small), max(4 * spark.sparkContext.defaultParallelism, sum(rows.values()) // TASK_ROWS)))
-    shares: list[tuple[int, list[TraceFolder]]] = [(0, []) for _ in range(tasks)]
-    for source in sorted(small, key=lambda source: -rows[source.folder]):
-        load, own = shares[0]
-        own.append(source)
-        # Opening a folder costs about as much as judging some thousand rows.
-        shares[0] = (load + rows[source.folder] + 5000, own)
-        shares.sort(key=lambda share: share[0])
-    calls: list[Call] = [(judge_folders, (own, limits.gapped_rows)) for _, own in reversed(shares) if own]
+    shares = share_folders(small, rows, spark.sparkContext.defaultParallelism)
+    calls: list[Call] = [(judge_folders, (own, limits.gapped_rows)) for own in shares]
     answers = make_spark_runner(spark)(calls)
     return {folder: reports for answer in answers for folder, reports in answer.items()}
 
@@ -163,25 +153,11 @@ class LargeRunJob:
             return [self._judge_run(source, proven).as_dict()]
         reports = []
         for meta in source.metas:
-            own = self._isolate_run(source, proven.footers, meta)
+            place = f"{self._scratch}/alone-{source.metas.index(meta)}"
+            own = isolate_run(self._runner, source, proven.footers, meta, place)
             own_footers = {table: tuple(read_footers(table, files, [meta.run])) for table, files in own.tables.items()}
             reports.append(self._judge_run(own, prove_tables(self._runner, own_footers, [meta.run])).as_dict())
         return reports
-
-    def _isolate_run(self, source: TraceFolder, footers: Footers, meta: Meta) -> TraceFolder:
-        """A folder that holds this run only: its share of shared tables, written to the scratch folder."""
-        place = f"{self._scratch}/alone-{source.metas.index(meta)}"
-        calls: list[Call] = []
-        for table, row_groups in footers.items():
-            where, inner = resolve_filesystem(f"{place}/{table}")
-            where.create_dir(inner)
-            calls += [
-                (copy_run, (table, share, meta.run, f"{place}/{table}/part-{number:05}.parquet"))
-                for number, share in enumerate(split_row_groups(row_groups) or [[]])
-            ]
-        self._runner(calls)
-        tables = {table: list_parquet_files(f"{place}/{table}") for table in source.tables}
-        return TraceFolder(source.folder, (meta,), tables)
 
     def _judge_run(self, source: TraceFolder, proven: ProvenTables) -> Report:
         (meta,) = source.metas
@@ -268,19 +244,5 @@ def _scratch_folder(given: str | None, source: TraceFolder, master: str | None) 
     """
     if given is None and not is_local(master):
         given = f"{source.folder}/.scratch"
-    if given is None:
-        with tempfile.TemporaryDirectory(prefix="amcast-check-") as place:
-            yield place
-        return
-    where, inner = resolve_filesystem(given)
-    if where.get_file_info(inner).is_file:
-        raise UsageError(f"--scratch {given}: a file; expected a folder")
-    place = f"{given}/check-{uuid4().hex[:12]}"
-    where.create_dir(resolve_filesystem(place)[1])
-    try:
+    with open_scratch(given, "check") as place:
         yield place
-    finally:
-        if "://" in place:
-            where.delete_dir(resolve_filesystem(place)[1])
-        else:
-            shutil.rmtree(place, ignore_errors=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any, Final
 
-from amcast.pipeline.measure.transforms.student_t import T95
+from amcast.pipeline.measure.student_t import T95
 from amcast.pipeline.sweep.grid import hash_plan, look_up, to_canonical_json
 from amcast.trace.meta import Meta
 

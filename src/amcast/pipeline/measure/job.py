@@ -3,68 +3,41 @@
     with open_session() as spark:
         measured = measure(spark, "runs/latest", Path("runs/latest/measures"))
 
-docs/RESULTS.md explains every table. This module reads and writes; transforms/ defines the tables.
+docs/RESULTS.md explains every table. Small runs are measured whole, several in one task; a large run by many tasks.
+This module reads and writes; `tables` defines the tables.
 """
 
 import json
-import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import SparkSession
 
-from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.check.run_view import refuse_other_groups
 from amcast.pipeline.check.runner import Call, Runner
 from amcast.pipeline.measure import comparison as compare
-from amcast.pipeline.measure.transforms.convoy import measure_convoy
-from amcast.pipeline.measure.transforms.fairness import measure_fairness
-from amcast.pipeline.measure.transforms.latency import (
-    build_latency_cdf,
-    build_latency_views,
-    measure_latency,
-    measure_routes,
-)
-from amcast.pipeline.measure.transforms.packets import (
-    audit_processes,
-    count_packets_per_body,
-    count_packets_per_process,
-    find_packet_ends,
-    measure_overhead,
-    measure_work,
-)
-from amcast.pipeline.measure.transforms.paths import measure_paths
-from amcast.pipeline.measure.transforms.recovery import find_faults, measure_recovery
-from amcast.pipeline.measure.transforms.responses import find_completions, find_responses
-from amcast.pipeline.measure.transforms.steady import (
-    deduplicate_processes,
-    find_steady_windows,
-    join_deliveries,
-    summarize_spans,
-)
-from amcast.pipeline.measure.transforms.throughput import measure_throughput
-from amcast.pipeline.rows.compaction import RowCounts, compact_folders, read_all_footers
-from amcast.pipeline.rows.files import TraceFolder, find_trace_folders, list_parquet_files, resolve_filesystem
-from amcast.pipeline.rows.footers import Footers, count_table_rows, prove_tables, split_row_groups
-from amcast.pipeline.rows.schemas import read_frame
-from amcast.pipeline.rows.sort import copy_columns
-from amcast.pipeline.rows.tables import load_table
-from amcast.pipeline.rows.uniqueness import KEYS, find_repeated_tables
+from amcast.pipeline.measure.large_run import LargeRun
+from amcast.pipeline.measure.small_run import MeasureSetting, measure_folders, read_members
+from amcast.pipeline.measure.tables import Tables, to_arrow
+from amcast.pipeline.rows.files import TraceFolder, find_trace_folders, open_scratch
+from amcast.pipeline.rows.folder_tasks import read_all_footers, share_folders
+from amcast.pipeline.rows.footers import Footers, count_table_rows, prove_tables, read_footers
+from amcast.pipeline.rows.isolation import isolate_run
 from amcast.pipeline.spark.progress import show_progress
 from amcast.pipeline.spark.tasks import make_spark_runner
-from amcast.trace.columns import TABLES
 
 EDGE_SHARE: Final = 0.1
 EXACT_ROWS: Final = 5_000_000
 """Up to this many deliveries percentiles are exact; beyond, they come from sketches."""
-SMALL_ROWS: Final = 300_000
+SMALL_ROWS: Final = 4_000_000
+"""A folder with at most this many rows is measured by one task."""
 
 MEASURES: Final[dict[str, tuple[str, ...]]] = {
     "spans": ("run",),
@@ -112,51 +85,76 @@ def measure(
     order: Sequence[int] | None = None,
     statuses: Mapping[str, str] | None = None,
     exact_rows: int = EXACT_ROWS,
-    only: Collection[str] = tuple(MEASURES),
+    small_rows: int = SMALL_ROWS,
+    scratch: str | None = None,
 ) -> MeasureResult:
-    """Measures every run at or below a folder: all tables, or `only` some.
+    """Measures every run at or below a folder.
 
-    `order` ranks destinations, `statuses` has the verdicts of runs.
+    `order` ranks destinations, `statuses` has the verdicts of runs; `scratch` is a folder for the rows of a large run
+    that all workers can write, by default inside `out`.
     """
     folders = find_trace_folders(folder)
     names = _list_runs(folders)
     with show_progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
-        return _measure(spark, folders, out, edge, order, statuses, exact_rows, only)
-
-
-def _measure(
-    spark: SparkSession,
-    folders: list[TraceFolder],
-    out: Path,
-    edge: float,
-    order: Sequence[int] | None,
-    statuses: Mapping[str, str] | None,
-    exact_rows: int,
-    only: Collection[str],
-) -> MeasureResult:
-    footers = read_all_footers(spark, folders)
-    counts = {folder: count_table_rows(found) for folder, found in footers.items()}
-    exact = _sum_rows(counts, ("deliveries",)) <= exact_rows
-    result = MeasureResult(out, len(_list_runs(folders)), "exact" if exact else "sketch", edge)
-    prepare_folder(out)
-    with tune_session(spark, _sum_rows(counts, TABLES)), _compact_folders(spark, folders, counts, out) as compacted:
-        compacted, repeated = _prepare_tables(spark, compacted, footers, out)
-        frames = {table: read_frame(spark, compacted, table) for table in TABLES}
-        for table in repeated:
-            frames[table] = _drop_repeated(frames[table], KEYS[table])
-        for name, make in _plan_tables(frames, folders, edge, order, exact).items():
-            if name not in only:
-                continue
-            if make is None:
+        footers = read_all_footers(spark, folders)
+        rows = {folder: count_table_rows(found) for folder, found in footers.items()}
+        is_exact = sum(counts.get("deliveries", 0) for counts in rows.values()) <= exact_rows
+        prepare_folder(out)
+        setting = MeasureSetting(edge, order, is_exact)
+        job = _MeasureJob(make_spark_runner(spark), setting, scratch or str(out))
+        tables = job.run(folders, footers, small_rows, spark.sparkContext.defaultParallelism)
+        result = MeasureResult(out, len(names), "exact" if is_exact else "sketch", edge)
+        has_packets = any("packets" in source.tables for source in folders)
+        for name in MEASURES:
+            if name in PACKET_TABLES and not has_packets:
                 result.missing.append(name)
                 continue
-            result.tables[name] = write_table(make(), out, name)
-        spark.catalog.clearCache()
+            result.tables[name] = write_table(to_arrow(name, tables.get(name, [])), out, name)
     described = [compare.describe_run(meta, source.folder) for source in folders for meta in source.metas]
     for run in described:
         run["status"] = (statuses or {}).get(run["run"])
     write_run_tables(result, compare.summarize_runs(described, *_read_run_totals(out, result)))
     return result
+
+
+class _MeasureJob:
+    """Measures folders by the calls of a runner."""
+
+    def __init__(self, runner: Runner, setting: MeasureSetting, scratch: str) -> None:
+        self._runner = runner
+        self._setting = setting
+        self._scratch = scratch
+
+    def run(self, folders: list[TraceFolder], footers: dict[str, Footers], small_rows: int, cores: int) -> Tables:
+        """The tables of all runs."""
+        rows = {folder: sum(count_table_rows(found).values()) for folder, found in footers.items()}
+        small = [source for source in folders if rows[source.folder] <= small_rows]
+        calls: list[Call] = [
+            (measure_folders, ([(source, footers[source.folder]) for source in share], self._setting))
+            for share in share_folders(small, rows, cores)
+        ]
+        answers: list[Tables] = self._runner(calls)
+        answers += [self._measure_large(source, footers[source.folder]) for source in folders if source not in small]
+        names = {name for tables in answers for name in tables}
+        return {name: [row for tables in answers for row in tables.get(name, [])] for name in names}
+
+    def _measure_large(self, source: TraceFolder, footers: Footers) -> Tables:
+        proven = prove_tables(self._runner, footers, [meta.run for meta in source.metas])
+        found: Tables = {}
+        for meta in source.metas:
+            with open_scratch(self._scratch, ".scratch") as place:
+                own = proven.footers
+                if len(source.metas) > 1:
+                    alone = isolate_run(self._runner, source, own, meta, f"{place}/alone")
+                    files = {name: tuple(read_footers(name, paths, [meta.run])) for name, paths in alone.tables.items()}
+                    own = prove_tables(self._runner, files, [meta.run]).footers
+                members = read_members(source, meta.run)
+                if len(source.metas) == 1:
+                    refuse_other_groups(proven.groups, members.find_groups())
+                tables = LargeRun(self._runner, place, own, members, self._setting).measure(meta.run)
+            for name, rows in tables.items():
+                found.setdefault(name, []).extend(rows)
+        return found
 
 
 def measure_cells(cells: Sequence[compare.Row], out: Path) -> MeasureResult:
@@ -182,46 +180,6 @@ def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row]) -> None
     (result.out / "measures.json").write_text(json.dumps(description, indent=2) + "\n")
 
 
-def _plan_tables(
-    frames: Mapping[str, DataFrame],
-    folders: Sequence[TraceFolder],
-    edge: float,
-    order: Sequence[int] | None,
-    exact: bool,
-) -> dict[str, Callable[[], DataFrame] | None]:
-    """Every table, not computed yet; None where the packets that it needs were not recorded."""
-    processes, multicasts, packets, notes = (frames[t] for t in ("processes", "multicasts", "packets", "notes"))
-    processes = deduplicate_processes(processes).persist()
-    spans = find_steady_windows(multicasts, edge).persist()
-    facts = join_deliveries(frames["deliveries"], multicasts, processes, spans, order).persist()
-    answers = find_responses(facts).persist()
-    done = find_completions(answers).persist()
-    counts = build_latency_views(answers, exact).persist()
-    recorded = [meta.run for source in folders if "packets" in source.tables for meta in source.metas]
-    watched = processes.where(F.col("run").isin(recorded)) if len(recorded) < len(_list_runs(folders)) else processes
-    ends = find_packet_ends(packets, multicasts, watched)
-    tables: dict[str, Callable[[], DataFrame] | None] = {
-        "spans": lambda: summarize_spans(spans, facts, done, edge),
-        "latency": lambda: measure_latency(counts, exact),
-        "cdf": lambda: build_latency_cdf(counts),
-        "routes": lambda: measure_routes(answers, exact),
-        "throughput": lambda: measure_throughput(multicasts, facts, done, spans),
-        "packets": lambda: count_packets_per_process(packets, watched, spans),
-        "bodies": lambda: count_packets_per_body(packets, spans),
-        "overhead": lambda: measure_overhead(ends.persist(), facts),
-        "audit": lambda: audit_processes(ends, watched),
-        "work": lambda: measure_work(ends),
-        "convoy": lambda: measure_convoy(facts, notes),
-        "paths": lambda: measure_paths(notes, done, spans),
-        "fairness": lambda: measure_fairness(facts, done, exact),
-        "recovery": lambda: measure_recovery(answers, find_faults(notes, processes), processes),
-    }
-    if not recorded:
-        tables.update(dict.fromkeys(PACKET_TABLES))
-    assert set(tables) == set(MEASURES)
-    return tables
-
-
 # Files
 
 
@@ -241,25 +199,11 @@ def prepare_folder(out: Path) -> None:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
 
 
-def write_table(table: DataFrame, out: Path, name: str) -> int:
+def write_table(table: pa.Table, out: Path, name: str) -> int:
     """Writes one table as one Parquet file, in its order, and as CSV; returns the number of rows."""
-    early = out / f".{name}"
-    table.repartition(1).sortWithinPartitions(*MEASURES[name]).write.mode("overwrite").parquet(str(early))
-    parts = sorted(early.glob("part-*.parquet"))
-    if len(parts) > 1:
-        raise CannotTellError(f"{early}: {len(parts)} files; expected one: is --out a folder that Spark's workers see?")
-    if parts:
-        parts[0].rename(out / f"{name}.parquet")
-    else:
-        pq.write_table(_build_empty(table), out / f"{name}.parquet")
-    shutil.rmtree(early)
+    order = pc.sort_indices(table, sort_keys=[(key, "ascending", "at_start") for key in MEASURES[name]])
+    pq.write_table(table.take(order), out / f"{name}.parquet", compression="zstd")
     return write_csv(out, name)
-
-
-def _build_empty(table: DataFrame) -> pa.Table:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(table.schema).empty_table()
 
 
 def write_rows(rows: Sequence[compare.Row], names: Sequence[str], out: Path, name: str) -> int:
@@ -334,93 +278,3 @@ def _list_runs(folders: Sequence[TraceFolder]) -> list[str]:
                 )
             seen[meta.run] = source.folder
     return list(seen)
-
-
-def _sum_rows(counts: RowCounts, tables: Iterable[str]) -> int:
-    return sum(rows.get(table, 0) for rows in counts.values() for table in tables)
-
-
-def _prepare_tables(
-    spark: SparkSession, folders: list[TraceFolder], footers: Mapping[str, Footers], out: Path
-) -> tuple[list[TraceFolder], set[str]]:
-    """The folders in a form that Spark's own reader understands, and the tables in which rows may be repeated.
-
-    A folder that was not compacted is proven clean, like a large run that is checked, and is copied if its types are
-    others than those of the trace, or if it is in a store, for which Spark's own reader would need further packages.
-    """
-    prepared, repeated, runner = [], set[str](), make_spark_runner(spark)
-    for number, source in enumerate(folders):
-        if source.folder not in footers:
-            prepared.append(source)  # compacted: read, refused and freed of repeated rows already
-            continue
-        proven = prove_tables(runner, footers[source.folder], [meta.run for meta in source.metas])
-        if len(source.metas) == 1:
-            processes = load_table(source, "processes")
-            columns = (processes.column(name).to_pylist() for name in ("process", "group"))
-            refuse_other_groups(proven.groups, dict(zip(*columns, strict=True)))
-            repeated.update(find_repeated_tables(runner, proven.footers))
-        else:
-            repeated.update(KEYS)
-        is_canonical = all(one.is_canonical for row_groups in proven.footers.values() for one in row_groups)
-        if is_canonical and "://" not in source.folder:
-            prepared.append(source)
-        else:
-            prepared.append(_copy_folder(runner, source, proven.footers, f"{out}/.gathered/copy-{number}"))
-    return prepared, repeated
-
-
-def _copy_folder(runner: Runner, source: TraceFolder, footers: Footers, place: str) -> TraceFolder:
-    calls: list[Call] = []
-    for table, row_groups in footers.items():
-        where, inner = resolve_filesystem(f"{place}/{table}")
-        where.create_dir(inner)
-        columns = [column.name for column in TABLES[table]]
-        calls += [
-            (copy_columns, (table, share, columns, f"{place}/{table}/part-{at:05}.parquet"))
-            for at, share in enumerate(split_row_groups(row_groups) or [[]])
-        ]
-    runner(calls)
-    tables = {table: list_parquet_files(f"{place}/{table}") for table in source.tables}
-    return TraceFolder(place, source.metas, tables)
-
-
-def _drop_repeated(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One row of those that agree in some columns: the earliest."""
-    place = Window.partitionBy("run", *keys).orderBy("at_ns")
-    return rows.withColumn("repetition", F.row_number().over(place)).where("repetition = 1").drop("repetition")
-
-
-@contextmanager
-def _compact_folders(
-    spark: SparkSession, folders: list[TraceFolder], counts: RowCounts, out: Path
-) -> Iterator[list[TraceFolder]]:
-    """The same rows in few files, for as long as the block runs."""
-    place = out / ".gathered"
-    shutil.rmtree(place, ignore_errors=True)
-    try:
-        yield compact_folders(spark, folders, counts, str(place))
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def tune_session(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Settings for small traces, where Spark's settings for large ones cost more than the work: few partitions, no
-    compiled stages.
-    """
-    if rows > SMALL_ROWS:
-        yield
-        return
-    chosen = {
-        "spark.sql.shuffle.partitions": str(min(4, spark.sparkContext.defaultParallelism)),
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-    }
-    before = {name: spark.conf.get(name) for name in chosen}
-    for name, value in chosen.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, before_value in before.items():
-            spark.conf.set(name, str(before_value))

@@ -4,11 +4,15 @@ Paths are local or URIs that Arrow knows (s3://, gs://, hdfs://); tasks on other
 """
 
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -61,11 +65,12 @@ def _open_s3(bucket: str) -> pafs.FileSystem:
     )
 
 
-def open_parquet(path: str) -> pq.ParquetFile:
-    """A Parquet file with a readable footer; UsageError, which names it, otherwise."""
+def open_parquet(path: str, codes: Sequence[str] = ()) -> pq.ParquetFile:
+    """A Parquet file with a readable footer; UsageError, which names it, otherwise. `codes`: columns that are read as
+    dictionaries."""
     system, path_inside = resolve_filesystem(path)
     try:
-        return pq.ParquetFile(path_inside, filesystem=system, pre_buffer=False)
+        return pq.ParquetFile(path_inside, filesystem=system, pre_buffer=False, read_dictionary=list(codes))
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{path}: {_first_line(error)}; expected a whole Parquet file") from None
 
@@ -108,6 +113,27 @@ def list_parquet_files(folder: str) -> tuple[str, ...]:
     entries = system.get_file_info(pafs.FileSelector(path_inside, allow_not_found=True))
     names = sorted(e.base_name for e in entries if e.base_name.endswith(".parquet") and e.base_name[0] not in "._")
     return tuple(f"{folder}/{name}" for name in names)
+
+
+@contextmanager
+def open_scratch(given: str | None, purpose: str) -> Iterator[str]:
+    """A new folder for as long as the block runs: below the given one, which all workers see, or on this machine."""
+    if given is None:
+        with tempfile.TemporaryDirectory(prefix=f"amcast-{purpose}-") as place:
+            yield place
+        return
+    where, inner = resolve_filesystem(given)
+    if where.get_file_info(inner).is_file:
+        raise UsageError(f"--scratch {given}: a file; expected a folder")
+    place = f"{given}/{purpose}-{uuid4().hex[:12]}"
+    where.create_dir(resolve_filesystem(place)[1])
+    try:
+        yield place
+    finally:
+        if "://" in place:
+            where.delete_dir(resolve_filesystem(place)[1])
+        else:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def sum_file_bytes(folders: list[TraceFolder]) -> int:

@@ -13,7 +13,17 @@ import msgspec
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.services.declaration import SECOND_NS, Description, Operation
 from amcast.services.errors import CommandError
-from amcast.services.messages import Command, Consistency, Failure, Query, Result, encode_payload
+from amcast.services.messages import (
+    MAX_KEY_LENGTH,
+    Command,
+    Consistency,
+    Failure,
+    Query,
+    Result,
+    digest_call,
+    encode_payload,
+    find_key_session,
+)
 
 WINDOW: Final = 1024
 """Calls of a session from the oldest unanswered one on."""
@@ -41,6 +51,7 @@ class Call:
     owner: str
     """The group whose value is the value of the outcome."""
     command: Command
+    key: str | None = None
     results: dict[str, Result] = field(default_factory=dict)
 
     @property
@@ -54,6 +65,10 @@ class Call:
 
     def make_outcome(self) -> Outcome:
         """The outcome of a call with all results; raises what the command raised."""
+        if self.key is not None and {result.about for result in self.results.values()} != {digest_call(self.command)}:
+            raise UsageError(
+                f"{self.operation.name}: call_key = {self.key!r} was used for another call; expected a key of its own"
+            )
         return _make_outcome(self)
 
 
@@ -118,11 +133,20 @@ class CallSession:
         named: Mapping[str, Any],
         now_ns: int,
         groups: Sequence[str] | None = None,
+        key: str | None = None,
     ) -> Call:
-        """Makes a call, or refuses its arguments with a UsageError."""
+        """Makes a call, or refuses its arguments with a UsageError. With a key it is the call of that key,
+        whoever makes it."""
         operation = self.description.find(name)
         bound = operation.bind(arguments, named)
         owners = self._find_owners(operation, bound, groups)
+        destinations = tuple(group for group in self.groups if group in owners)
+        data = msgspec.msgpack.encode(bound)
+        if key is not None:
+            _check_key(operation, key)
+            session = find_key_session(key)
+            command = Command(session, 1, 1, False, now_ns, self.description.digest, name, data)
+            return Call(operation, 1, destinations, owners[0], command, key)
         acknowledged = min(self._open, default=self._next)
         if not self.has_room:
             raise CannotTellError(
@@ -130,9 +154,8 @@ class CallSession:
             )
         request, self._next = self._next, self._next + 1
         self._open.add(request)
-        data = msgspec.msgpack.encode(bound)
         command = Command(self.session, request, acknowledged, False, now_ns, self.description.digest, name, data)
-        return Call(operation, request, tuple(g for g in self.groups if g in owners), owners[0], command)
+        return Call(operation, request, destinations, owners[0], command)
 
     def make_reading(
         self,
@@ -194,4 +217,12 @@ class CallSession:
 
     def close(self, call: Call) -> None:
         """Ends a call: its results are not needed any more."""
-        self._open.discard(call.request)
+        if call.key is None:
+            self._open.discard(call.request)
+
+
+def _check_key(operation: Operation, key: object) -> None:
+    if operation.kind == "query":
+        raise UsageError(f"{operation.name}: call_key = {key!r}; expected a command: queries change nothing")
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise UsageError(f"{operation.name}: call_key = {key!r}; expected a text of 1 to {MAX_KEY_LENGTH} characters")

@@ -107,6 +107,11 @@ def query(function: F) -> F:
 class Service:
     """Base of services. A replica has one instance, made with the name of its group; its methods are deterministic."""
 
+    remembered_keys = 100_000
+    """Calls with a key that a group remembers, the latest ones; a class may say another number."""
+    remembered_s = 86_400.0
+    """For so many seconds of the group's time (`at.now`); a class may say another time."""
+
     def __init__(self, group: str) -> None:
         """Makes the first state of a group."""
 
@@ -215,7 +220,12 @@ def describe_service(service: type[Service]) -> Description:
         sentence = find_nondeterminism(getattr(service, name), fields)
         if sentence:
             raise UsageError(f"{service.__name__}.{name} {sentence}")
-    text = [service.__name__, *(f"{name}: {kind}" for name, kind in sorted(fields.items()))]
+    keys, seconds = service.remembered_keys, service.remembered_s
+    if type(keys) is not int or keys < 1:
+        raise UsageError(f"{service.__name__}.remembered_keys = {keys!r}; expected a number from 1 on")
+    if type(seconds) not in (int, float) or not seconds > 0:
+        raise UsageError(f"{service.__name__}.remembered_s = {seconds!r}; expected seconds above 0")
+    text = [f"{service.__name__} {keys} {seconds}", *(f"{name}: {kind}" for name, kind in sorted(fields.items()))]
     text += [f"{one.kind} {name}{one.show_signature()}" for name, one in sorted(operations.items())]
     digest = blake2b("\n".join(text).encode(), digest_size=8).hexdigest()
     return Description(service, operations, fields, digest)

@@ -22,10 +22,11 @@ import msgspec
 from msgspec.structs import astuple
 
 from amcast.kernel.errors import UsageError
-from amcast.services.declaration import At, Description, Operation, Service, describe_service
+from amcast.services.declaration import SECOND_NS, At, Description, Operation, Service, describe_service
 from amcast.services.errors import GroupEndedError, ServiceFailedError
 from amcast.services.fields import FieldCodec
 from amcast.services.messages import (
+    KEY_BIT,
     Command,
     CommandId,
     ExecutorState,
@@ -38,6 +39,7 @@ from amcast.services.messages import (
     Success,
     Value,
     decode_payload,
+    digest_call,
 )
 
 MAX_SESSIONS: Final = 10_000
@@ -86,6 +88,9 @@ class Executor:
         self._now_ns = 0
         self._sessions: dict[int, SessionState] = {}
         """By session, the one that was idle for longest first."""
+        self._keyed: dict[int, SessionState] = {}
+        """Calls with a key, each a session of one request, the first delivered one first."""
+        self._remembered_ns = int(self.description.service.remembered_s * SECOND_NS)
         self._queue: deque[QueuedCommand] = deque()
         self._execution: Execution | None = None
         self._received: dict[CommandId, list[Value]] = {}
@@ -112,6 +117,9 @@ class Executor:
 
     def _accept_command(self, queued: QueuedCommand) -> None:
         command = queued.command
+        if command.session & KEY_BIT:
+            self._accept_keyed(queued)
+            return
         session = self._sessions.pop(command.session, None)
         is_forgotten = session is None and command.is_retry
         session = self._sessions[command.session] = session or SessionState()
@@ -130,6 +138,30 @@ class Executor:
             self._finish(queued, Failure("SessionForgotten", "the group does not remember this session's calls"), 0)
         self._forget_sessions()
         self._run()
+
+    def _accept_keyed(self, queued: QueuedCommand) -> None:
+        """Executes a call with a key, unless the group remembers one with this key."""
+        self._forget_keys(0)
+        if queued.command.session not in self._keyed:
+            self._forget_keys(1)
+            self._keyed[queued.command.session] = SessionState(pending={queued.command.request})
+            self._queue.append(queued)
+            self._run()
+
+    def _forget_keys(self, more: int) -> None:
+        """Forgets the oldest calls with a key beyond the number, if so many more come, and the time that the service
+        names."""
+        keyed, limit = self._keyed, self.description.service.remembered_keys
+        while keyed:
+            session, oldest = next(iter(keyed.items()))
+            if oldest.pending or (
+                len(keyed) + more <= limit and oldest.finished_ns >= self._now_ns - self._remembered_ns
+            ):
+                return
+            del keyed[session]
+
+    def _find_session(self, session: int) -> SessionState | None:
+        return (self._keyed if session & KEY_BIT else self._sessions).get(session)
 
     def _forget_sessions(self) -> None:
         if len(self._sessions) <= MAX_SESSIONS:
@@ -152,7 +184,7 @@ class Executor:
                     f" {value.request}: the service is not deterministic, or differs between replicas"
                 )
             return
-        session = self._sessions.get(value.session)
+        session = self._find_session(value.session)
         if session is not None:
             result = session.results.get(value.request)
             if result is not None:
@@ -171,7 +203,7 @@ class Executor:
     def _drop_early_value(self) -> None:
         """Drops the oldest values of a command that has not come."""
         for session, request in self._received:
-            known = self._sessions.get(session)
+            known = self._find_session(session)
             if known is None or request not in known.pending:
                 del self._received[(session, request)]
                 return
@@ -316,9 +348,13 @@ class Executor:
 
     def _finish(self, queued: QueuedCommand, outcome: Success | Failure, steps: int) -> None:
         command = queued.command
-        session = self._sessions.setdefault(command.session, SessionState())
+        session, about = self._find_session(command.session), b""
+        if session is None:
+            session = self._sessions[command.session] = SessionState()
+        if command.session & KEY_BIT:
+            session.finished_ns, about = self._now_ns, digest_call(command)
         session.pending.discard(command.request)
-        result = Result(command.request, outcome, queued.position, steps)
+        result = Result(command.request, outcome, queued.position, steps, about)
         if command.request >= session.acknowledged:
             session.results[command.request] = result
         self.executed += 1
@@ -339,17 +375,17 @@ class Executor:
 
     def result(self, session: int, request: int) -> Result | None:
         """The result of a request, while it is kept."""
-        known = self._sessions.get(session)
+        known = self._find_session(session)
         return None if known is None else known.results.get(request)
 
     def results_of(self, session: int) -> list[Result]:
         """The results of a session that are kept, in the order of execution."""
-        known = self._sessions.get(session)
+        known = self._find_session(session)
         return [] if known is None else list(known.results.values())
 
     def is_acknowledged(self, session: int, request: int) -> bool:
         """Whether the caller has said that it has the result."""
-        known = self._sessions.get(session)
+        known = self._find_session(session)
         return known is not None and request < known.acknowledged
 
     def read(self, query: Query) -> Success | Failure:
@@ -400,6 +436,7 @@ class Executor:
             queue,
             [(*id, values) for id, values in self._received.items()],
             list(self.owed.values()),
+            list(self._keyed.items()),
         )
         return _encoder.encode(state)
 
@@ -423,6 +460,7 @@ class Executor:
             id: SessionState(acknowledged, {result.request: result for result in results}, set(pending))
             for id, acknowledged, results, pending in state.sessions
         }
+        self._keyed = dict(state.keyed)
         self._queue, self._execution, self.finished_until = deque(state.queue), None, position
         self._received = {(session, request): values for session, request, values in state.received}
         self.owed = {(o.value.session, o.value.request, o.value.step): o for o in state.owed}

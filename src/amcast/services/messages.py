@@ -4,6 +4,7 @@ A payload begins with `MARK`, a byte that no MessagePack document contains, so t
 programs that multicast to its groups on their own.
 """
 
+from hashlib import blake2b
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +13,9 @@ MARK: Final = b"\xc1service\x01"
 
 Consistency = Literal["linearizable", "group", "stale"]
 """What a query promises (`services/reads.py`)."""
+KEY_BIT: Final = 1 << 62
+"""Set in the sessions of calls with a key: each is a session of one request."""
+MAX_KEY_LENGTH: Final = 256
 CommandId = tuple[int, int]
 """Session and request: names one call, however often it is sent."""
 
@@ -77,6 +81,8 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     """Where the group's order has the command."""
     steps: int
     """How often the command yielded."""
+    about: bytes = b""
+    """Of a call with a key: a digest of what was called."""
 
 
 class Query(msgspec.Struct, frozen=True, array_like=True):
@@ -128,6 +134,8 @@ class SessionState(msgspec.Struct, array_like=True):
     """By request, in the order of execution."""
     pending: set[int] = msgspec.field(default_factory=set)
     """Requests that are delivered and not finished."""
+    finished_ns: int = 0
+    """Of a call with a key: the group's time when it was finished."""
 
 
 class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
@@ -142,10 +150,21 @@ class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
     """The command that waits for values comes first: it begins again."""
     received: list[tuple[int, int, list[Value]]]
     owed: list[OwedValue]
+    keyed: list[tuple[int, SessionState]]
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Command | Value)
+
+
+def find_key_session(key: str) -> int:
+    """The session of calls with a key: the same for every caller, in every run of its program."""
+    return KEY_BIT | int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 2
+
+
+def digest_call(command: Command) -> bytes:
+    """A digest of what a command calls."""
+    return blake2b(command.name.encode() + b"\0" + command.arguments, digest_size=8).digest()
 
 
 def encode_payload(content: Command | Value) -> bytes:

@@ -192,6 +192,9 @@ def call(
         float | None,
         typer.Option("--max-age", help="Seconds that a stale read may be old; refused if it may be older."),
     ] = None,
+    call_key: Annotated[
+        str | None, typer.Option("--key", help="Names the call: made again, it is not executed again.")
+    ] = None,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -217,7 +220,8 @@ def call(
     async def run() -> None:
         async with connect(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
             method = getattr(client.service(description), name)
-            outcome = await method(*values, timeout_s=timeout, consistency=consistency, max_age_s=max_age)
+            options = {"timeout_s": timeout, "consistency": consistency, "max_age_s": max_age, "call_key": call_key}
+            outcome = await method(*values, **options)
         data = {"value": outcome.value, "by_group": outcome.by_group, "positions": outcome.positions}
         if json:
             print_json(data)

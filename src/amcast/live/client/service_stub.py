@@ -23,11 +23,19 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.client.multicaster import Receipt
 from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
-from amcast.live.rpc.messages import FollowResults, ReadService, ServiceAnswer, ServiceLeader, ServiceResults
+from amcast.live.rpc.messages import (
+    FollowResults,
+    KeyedResult,
+    ReadService,
+    ServiceAnswer,
+    ServiceLeader,
+    ServiceResults,
+    WatchCall,
+)
 from amcast.services.calls import WINDOW, Call, CallSession, Outcome, Reading
 from amcast.services.declaration import Description, Service, describe_service
 from amcast.services.errors import OutcomeUnknownError, ReadRefusedError
-from amcast.services.messages import Consistency, Query, ReadAnswer, Result
+from amcast.services.messages import CommandId, Consistency, Query, ReadAnswer, Result
 from amcast.services.reads import UNREADABLE
 
 SILENCE_S: Final = 1.0
@@ -35,7 +43,7 @@ SILENCE_S: Final = 1.0
 READ_SILENCE_S: Final = 4.0
 """How long a replica may be silent to a read; it refuses before, if it can."""
 RETRY_S: Final = 0.05
-SESSION_BITS: Final = 63
+SESSION_BITS: Final = 62
 
 
 class Poster(Protocol):
@@ -59,13 +67,15 @@ class ResultStream:
         group: GroupId,
         list_members: Callable[[GroupId], Sequence[ProcessId]],
         request: FollowResults,
-        on_result: Callable[[GroupId, Result], None],
+        on_result: Callable[[GroupId, int, Result], None],
     ) -> None:
         self._rpc = rpc
         self._group = group
         self._list_members = list_members
         self._request = request
         self._on_result = on_result
+        self._watched: set[int] = set()
+        """Sessions of keys whose calls have no result."""
         self._preferred: ProcessId | None = None
         self._call: RpcCall | None = None
         self._connected = asyncio.Event()
@@ -89,6 +99,8 @@ class ResultStream:
             try:
                 self._call = await self._rpc.call(self.source, self._request)
                 self._connected.set()
+                for session in self._watched:
+                    self._call.send(WatchCall(session))
                 await self._read(self._call)
             except NoAnswerError as error:
                 self.refusal = str(error)
@@ -103,7 +115,10 @@ class ResultStream:
             self.refusal = ""
             if isinstance(reply, ServiceResults):
                 for result in reply.results:
-                    self._on_result(self._group, result)
+                    self._on_result(self._group, self._request.session, result)
+            elif isinstance(reply, KeyedResult):
+                self._watched.discard(reply.session)
+                self._on_result(self._group, reply.session, reply.result)
             elif isinstance(reply, ServiceAnswer):
                 future = self._answers.pop(reply.answer.number, None)
                 if future is not None and not future.done():
@@ -114,6 +129,12 @@ class ResultStream:
                     return
             elif isinstance(reply, ServiceLeader):
                 followed = True
+
+    def watch(self, session: int) -> None:
+        """Asks for the result of a call with a key."""
+        self._watched.add(session)
+        if self._call is not None:
+            self._call.send(WatchCall(session))
 
     async def read(self, query: Query) -> ReadAnswer:
         """Reads from the replica of the stream; raises NoAnswerError if that is lost before it answers."""
@@ -153,7 +174,8 @@ class ResultStream:
 class ServiceStub:
     """Calls the commands and queries of a service; `client.service` makes one. Every method of the service is one of
     the stub, with the same arguments without `at`, and is awaited; `timeout_s` bounds the wait, `groups` overrides the
-    destinations that keys name, `consistency` (and `max_age_s`) says what a query promises."""
+    destinations that keys name, `consistency` (and `max_age_s`) says what a query promises, and `call_key` names a call
+    that is executed once however often it is made, by this program or its next run."""
 
     def __init__(self, client: Poster, service: type[Service] | Description, rpc: RpcClient) -> None:
         self._client = client
@@ -167,7 +189,7 @@ class ServiceStub:
         self._ordering: set[str] = set()
         """Groups whose protocol cannot be read without ordering."""
         self._streams: dict[GroupId, ResultStream] = {}
-        self._calls: dict[int, tuple[Call, asyncio.Future[None]]] = {}
+        self._calls: dict[CommandId, list[tuple[Call, asyncio.Future[None]]]] = {}
         """Calls without all results, those that nobody waits for any more as well: what is not executed yet must not
         count as a duplicate."""
 
@@ -182,8 +204,11 @@ class ServiceStub:
             groups: Sequence[str] | None = None,
             consistency: Consistency = "linearizable",
             max_age_s: float | None = None,
+            call_key: str | None = None,
             **named: Any,
         ) -> Outcome:
+            if call_key is not None:
+                return await self._call(name, arguments, named, timeout_s, groups, call_key)
             reading = self._session.make_reading(name, arguments, named, consistency, max_age_s, groups)
             if reading is not None and (consistency != "linearizable" or reading.owner not in self._ordering):
                 outcome = await self._read(reading, consistency, timeout_s)
@@ -247,18 +272,21 @@ class ServiceStub:
         named: dict[str, Any],
         timeout_s: float,
         groups: Sequence[str] | None,
+        key: str | None = None,
     ) -> Outcome:
         await self._wait_for_room(name, timeout_s)
-        call = self._session.make(name, arguments, named, time.time_ns(), groups)
+        call = self._session.make(name, arguments, named, time.time_ns(), groups, key)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls[call.request] = call, done
+        self._calls.setdefault(call.command.id, []).append((call, done))
         try:
             receipt = await self._client.post(call.destinations, call.payload)
         except Error:
             self._forget(call)  # it was never sent
             raise
         for group in call.destinations:
-            self._follow(self._ids[group])
+            stream = self._follow(self._ids[group])
+            if key is not None:
+                stream.watch(call.command.session)
         try:
             async with asyncio.timeout(timeout_s):
                 await receipt
@@ -305,19 +333,19 @@ class ServiceStub:
             )
         return self._streams[group]
 
-    def _accept(self, group: GroupId, result: Result) -> None:
-        call, done = self._calls.get(result.request, (None, None))
-        if call is None or done is None:
-            return
-        call.results[self._client.topology.names[group]] = result
-        if not call.missing:
-            self._session.see(call)
-            self._forget(call)
-            if not done.done():
-                done.set_result(None)
+    def _accept(self, group: GroupId, session: int, result: Result) -> None:
+        for call, done in list(self._calls.get((session, result.request), ())):
+            call.results[self._client.topology.names[group]] = result
+            if not call.missing:
+                self._session.see(call)
+                self._forget(call)
+                if not done.done():
+                    done.set_result(None)
 
     def _forget(self, call: Call) -> None:
-        self._calls.pop(call.request, None)
+        left = [one for one in self._calls.pop(call.command.id, ()) if one[0] is not call]
+        if left:
+            self._calls[call.command.id] = left
         self._session.close(call)
         self._room.set()
 

@@ -16,6 +16,7 @@ closed; PositionExpired when the position is too old |
 | FetchState | StatePending while it is written, StateHeader, then StateChunks: the state of the application |
 | FollowResults | ServiceLeader, ServiceResults, ... of a session (`live/server/service_host.py`), KeepAlive when idle |
 | ReadService | ServiceAnswer; further requests of a connection that began with FollowResults |
+| WatchCall | KeyedResult, when the call is executed; likewise |
 """
 
 from typing import Any, Final, cast
@@ -98,6 +99,13 @@ class ReadService(RpcRequest, frozen=True):
     query: Query
 
 
+class WatchCall(RpcRequest, frozen=True):
+    """Asks for the result of a call with a key, on the connection of a FollowResults; KeyedResult answers it."""
+
+    session: int
+    """That of the key."""
+
+
 AnyRequest = (
     GetProgress
     | Subscribe
@@ -109,6 +117,7 @@ AnyRequest = (
     | GetTopology
     | FollowResults
     | ReadService
+    | WatchCall
 )
 
 
@@ -229,6 +238,13 @@ class ServiceAnswer(RpcReply, frozen=True):
     answer: ReadAnswer
 
 
+class KeyedResult(RpcReply, frozen=True):
+    """The result of a call with a key."""
+
+    session: int
+    result: Result
+
+
 AnyReply = (
     CurrentTopology
     | NodeStatus
@@ -244,6 +260,7 @@ AnyReply = (
     | ServiceLeader
     | ServiceResults
     | ServiceAnswer
+    | KeyedResult
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -36,6 +36,7 @@ from amcast.live.rpc.messages import (
     GetProgress,
     GetTopology,
     KeepAlive,
+    KeyedResult,
     NodeStatus,
     PositionExpired,
     Progress,
@@ -49,6 +50,7 @@ from amcast.live.rpc.messages import (
     StateHeader,
     StatePending,
     Subscribe,
+    WatchCall,
     decode_request,
     encode_reply,
 )
@@ -130,6 +132,9 @@ class ResultSource(Protocol):
     def read(self, query: Query, answer: Callable[[ReadAnswer], None]) -> Callable[[], None]:
         """Begins a read; `answer` is called later. Returns what ends it, if nobody waits any more."""
 
+    def watch(self, session: int, give: Callable[[Result], None]) -> Callable[[], None]:
+        """Calls `give` with the result of a call with a key, when there is one. Returns what ends watching."""
+
     def leader(self) -> ProcessId:
         """The leader of the replica's group, as far as it knows."""
 
@@ -147,8 +152,8 @@ class ResultFollower(Protocol):
         """Ends following."""
 
 
-class ServiceReads:
-    """The reads of one connection, which began with FollowResults."""
+class ServiceRequests:
+    """The reads and the calls with a key of one connection, which began with FollowResults."""
 
     def __init__(self, service: ResultSource, connection: Connection, refusal: Callable[[], str]) -> None:
         self._service = service
@@ -156,12 +161,17 @@ class ServiceReads:
         self._refusal = refusal
         self._open: dict[int, Callable[[], None]] = {}
         """By number: what ends the read."""
+        self._watched: dict[int, Callable[[], None]] = {}
+        """By session of a key: what ends watching it."""
         connection.on_request = self._begin
 
     def _begin(self, payload: Any) -> None:
         request = decode_request(payload).request
+        if isinstance(request, WatchCall):
+            self._watch(request.session)
+            return
         if not isinstance(request, ReadService):
-            raise RefusedError(f"a {type(request).__name__} behind a FollowResults; expected ReadService")
+            raise RefusedError(f"a {type(request).__name__} behind a FollowResults; expected ReadService or WatchCall")
         if len(self._open) >= MAX_READS or request.query.number in self._open:
             raise RefusedError(f"{len(self._open)} reads of one session are open; expected {MAX_READS} at most")
         number = request.query.number
@@ -173,6 +183,20 @@ class ServiceReads:
             if number in self._open:  # it was not answered at once
                 self._open[number] = end
 
+    def _watch(self, session: int) -> None:
+        if len(self._watched) >= MAX_READS:
+            raise RefusedError(f"{MAX_READS} calls with a key are watched by one session; expected no more")
+
+        def give(result: Result) -> None:
+            self._watched.pop(session, None)
+            self._connection.write(encode_reply(KeyedResult(session, result), self._connection.framing))
+
+        if session not in self._watched:
+            self._watched[session] = lambda: None
+            end = self._service.watch(session, give)
+            if session in self._watched:  # there is no result yet
+                self._watched[session] = end
+
     def _answer(self, answer: ReadAnswer) -> None:
         self._open.pop(answer.number, None)
         self._connection.write(encode_reply(ServiceAnswer(answer), self._connection.framing))
@@ -180,7 +204,7 @@ class ServiceReads:
     def close(self) -> None:
         """Ends all reads."""
         self._connection.on_request = None
-        for end in self._open.values():
+        for end in (*self._open.values(), *self._watched.values()):
             end()
 
 
@@ -244,11 +268,13 @@ class RpcServer:
             GetNodeStatus: self._handle_get_node_status,
             GetTopology: self._handle_get_topology,
             FollowResults: self._handle_follow_results,
-            ReadService: self._handle_read_service,
+            ReadService: self._refuse_first,
+            WatchCall: self._refuse_first,
         }
 
-    async def _handle_read_service(self, peer: RpcConnection, request: ReadService) -> None:
-        raise RefusedError("a ReadService as the first request of a connection; expected FollowResults before it")
+    async def _refuse_first(self, peer: RpcConnection, request: RpcRequest) -> None:
+        kind = type(request).__name__
+        raise RefusedError(f"a {kind} as the first request of a connection; expected FollowResults before it")
 
     def accept(self, connection: Connection, payload: Any) -> None:
         """Checks the request that a connection began with, and answers it in a task of its own."""
@@ -376,7 +402,7 @@ class RpcServer:
                 f" expected the same class on both sides"
             )
         follower = service.follow(request.session)
-        reads = ServiceReads(service, peer.connection, self._refusal)
+        requests = ServiceRequests(service, peer.connection, self._refusal)
         try:
             leader = -1
             while True:
@@ -387,7 +413,7 @@ class RpcServer:
                     self._check_serving()
                 await peer.send(ServiceResults(results) if results else KeepAlive(self._recent.next))
         finally:
-            reads.close()
+            requests.close()
             follower.close()
 
     async def _handle_get_node_status(self, peer: RpcConnection, request: GetNodeStatus) -> None:

@@ -24,7 +24,7 @@ from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.server.service_reads import ReplicaReads
 from amcast.services.declaration import Description
 from amcast.services.executor import Executor
-from amcast.services.messages import OwedValue, Query, ReadAnswer, Result, encode_payload
+from amcast.services.messages import KEY_BIT, OwedValue, Query, ReadAnswer, Result, encode_payload
 
 log = logging.getLogger("amcast.live")
 
@@ -77,6 +77,8 @@ class ServiceHost:
         self._connect = connect
         self._reads = ReplicaReads(self.executor)
         self._followers: dict[int, list[ResultQueue]] = {}
+        self._watchers: dict[int, list[Callable[[Result], None]]] = {}
+        """By session of a key: who waits for the result of that call."""
         self._runtime: ReplicaRuntime | None = None
         self._owes = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
@@ -90,9 +92,11 @@ class ServiceHost:
         """Executes one delivery."""
         executor = self.executor
         executor.deliver(delivery.position, delivery.destinations, delivery.payload)
-        for session, _ in executor.finished:
+        for session, request in executor.finished:
             for follower in self._followers.get(session, ()):
                 follower.changed.set()
+            if session & KEY_BIT:
+                self._give_keyed(session, request)
         executor.finished.clear()
         self._reads.reach(delivery.position + 1)
         if executor.owed:
@@ -105,6 +109,8 @@ class ServiceHost:
         for followers in self._followers.values():
             for follower in followers:
                 follower.changed.set()
+        for session in list(self._watchers):
+            self._give_keyed(session, 1)
         self._reads.reach(position)
         self._owes.set()
 
@@ -119,6 +125,26 @@ class ServiceHost:
         follower = ResultQueue(self, session)
         self._followers.setdefault(session, []).append(follower)
         return follower
+
+    def watch(self, session: int, give: Callable[[Result], None]) -> Callable[[], None]:
+        """Calls `give` with the result of a call with a key, when there is one; returns what ends that."""
+        watchers = self._watchers.setdefault(session, [])
+        watchers.append(give)
+        self._give_keyed(session, 1)
+
+        def end() -> None:
+            if give in watchers:
+                watchers.remove(give)
+            if not watchers and self._watchers.get(session) is watchers:
+                del self._watchers[session]
+
+        return end
+
+    def _give_keyed(self, session: int, request: int) -> None:
+        result = self.executor.result(session, request)
+        if result is not None:
+            for give in self._watchers.pop(session, ()):
+                give(result)
 
     def stop_following(self, session: int, follower: ResultQueue) -> None:
         """Ends what `follow` began."""

@@ -118,13 +118,16 @@ class SimulatedStub:
             groups: Sequence[str] | None = None,
             consistency: Consistency = "linearizable",
             max_age_s: float | None = None,
+            call_key: str | None = None,
             **named: Any,
         ) -> SimulatedCall | SimulatedReading:
             session = self._session
-            reading = session.make_reading(name, arguments, named, consistency, max_age_s, groups)
+            reading = None
+            if call_key is None:
+                reading = session.make_reading(name, arguments, named, consistency, max_age_s, groups)
             if reading is not None and self._run.draws_reading(consistency):
                 return self._run.read(reading, session, self._client, arguments, named)
-            return self._run.call(session, self._client, name, arguments, named, groups)
+            return self._run.call(session, self._client, name, arguments, named, groups, call_key)
 
         return call
 
@@ -230,10 +233,11 @@ class ServiceRun(ClientLoad):
         arguments: Sequence[Any],
         named: dict[str, Any],
         groups: Sequence[str] | None,
+        key: str | None = None,
     ) -> SimulatedCall:
         """Begins a call: it is multicast when the fuzzer decides so."""
         now_ns = max(0, self._world.now + self._random.randint(-SKEW_NS, SKEW_NS))
-        call = session.make(name, arguments, named, now_ns, groups)
+        call = session.make(name, arguments, named, now_ns, groups, key)
         label = self._record_begin(name, arguments, named)
         pending = SimulatedCall(len(self.history) - 1, call, session, client, label)
         self._queues[client].append((call.destinations, call.payload, pending))
@@ -335,7 +339,7 @@ class ServiceRun(ClientLoad):
                 members = replicas.list_members(name)
                 if members and self._random.random() < READ_RATE:
                     executor = self._random.choice(members).executor
-                    result = executor.result(call.session.session, call.call.request)
+                    result = executor.result(*call.call.command.id)
                     if result is not None:
                         call.call.results[name] = result
                         moved = True

@@ -10,6 +10,7 @@ python -m amcast.cluster cluster.toml orders/1            runs one node until SI
 import argparse
 import sys
 from collections.abc import Callable
+from inspect import isgeneratorfunction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -192,8 +193,23 @@ def make_service_factory(
     topology = cluster.topology
     group = topology.group_of(cluster.process_of(name))
     assert group is not None, f"node {name} is in no group"
+    _check_exchange(cluster, description, client)
     names = topology.names_of(topology.groups)
     return lambda: ServiceHost(description, topology.names[group], names, lambda: connect(cluster, client=client))
+
+
+def _check_exchange(cluster: Cluster, description: Description, client: str | None) -> None:
+    """Refuses a client that may not give the values that a service exchanges between groups."""
+    security = cluster.client_transport(client).security
+    yields = [name for name in description.operations if isgeneratorfunction(getattr(description.service, name))]
+    if security is None or not yields or len(cluster.topology.groups) == 1:
+        return
+    name = security.me.name
+    if not cluster.clients[name].exchange:
+        raise UsageError(
+            f"{description.name}.{yields[0]} exchanges values between groups, and client {name} may not give them;"
+            f" expected clients.{name}.exchange = true, and that only nodes have its key"
+        )
 
 
 def local_cluster(

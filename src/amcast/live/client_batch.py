@@ -55,6 +55,14 @@ def encode_batch(payloads: list[bytes]) -> bytes:
     return _encoder.encode(payloads)
 
 
+def open_batch(payload: bytes) -> list[bytes]:
+    """The payloads of a batch; what is not a valid batch is one payload."""
+    try:
+        return _decoder.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return [payload]
+
+
 def batch_size(payload: bytes) -> int:
     """Number of payloads in a batch, from its header; 1 for a payload that is no batch."""
     first = payload[0] if payload else 0
@@ -77,10 +85,7 @@ def message_deliveries(
     no delivery for an application: hosts and subscriptions follow it themselves."""
     if is_change(message):
         return []
-    try:
-        payloads = _decoder.decode(message.payload)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        payloads = [message.payload]
+    payloads = open_batch(message.payload)
     id, sender, names = message.id, message.sender, topology.names_of(message.destinations)
     return [
         Delivery(id, place, position, sender, names, payload, is_replayed) for place, payload in enumerate(payloads)

@@ -29,6 +29,7 @@ from amcast.live.client.multicaster import Multicaster, find_group
 from amcast.live.client.position_finder import PositionFinder
 from amcast.live.client.service_stub import ServiceStub
 from amcast.live.client_batch import Delivery
+from amcast.live.errors import RefusedError
 from amcast.live.host.host import Host
 from amcast.live.limits import Limits
 from amcast.live.membership.state_survey import UnansweredDiagnosis
@@ -144,6 +145,15 @@ class Client:
         stub = ServiceStub(self, service, self._rpc)
         self._stubs.add(stub)
         return stub
+
+    def check_call(self, name: str) -> None:
+        """Refuses a command or query that the servers would refuse, before anything is sent."""
+        security = self._transport.security
+        if security is not None and security.me.kind == "client":
+            try:
+                security.permissions.check_query(security.me, name)
+            except RefusedError as refused:
+                raise UsageError(str(refused)) from None
 
     async def __aenter__(self) -> "Client":
         await self.open()

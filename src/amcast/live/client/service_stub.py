@@ -53,6 +53,9 @@ class Poster(Protocol):
     def topology(self) -> Topology:
         """The newest topology that it knows."""
 
+    def check_call(self, name: str) -> None:
+        """Refuses a command or query that this client may not call."""
+
     @property
     def post(self) -> Callable[..., Coroutine[Any, Any, "asyncio.Future[Receipt]"]]:
         """Submits one message; returns a future of its receipt."""
@@ -207,6 +210,7 @@ class ServiceStub:
             call_key: str | None = None,
             **named: Any,
         ) -> Outcome:
+            self._client.check_call(name)
             if call_key is not None:
                 return await self._call(name, arguments, named, timeout_s, groups, call_key)
             reading = self._session.make_reading(name, arguments, named, consistency, max_age_s, groups)

@@ -155,8 +155,15 @@ class ResultFollower(Protocol):
 class ServiceRequests:
     """The reads and the calls with a key of one connection, which began with FollowResults."""
 
-    def __init__(self, service: ResultSource, connection: Connection, refusal: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        service: ResultSource,
+        connection: Connection,
+        refusal: Callable[[], str],
+        permissions: Permissions | None,
+    ) -> None:
         self._service = service
+        self._permissions = permissions
         self._connection = connection
         self._refusal = refusal
         self._open: dict[int, Callable[[], None]] = {}
@@ -175,6 +182,8 @@ class ServiceRequests:
         if len(self._open) >= MAX_READS or request.query.number in self._open:
             raise RefusedError(f"{len(self._open)} reads of one session are open; expected {MAX_READS} at most")
         number = request.query.number
+        if self._permissions is not None:
+            self._permissions.check_query(self._connection.subject(), request.query.name)
         if reason := self._refusal():
             self._answer(ReadAnswer(number, None, reason))
         else:
@@ -402,7 +411,7 @@ class RpcServer:
                 f" expected the same class on both sides"
             )
         follower = service.follow(request.session)
-        requests = ServiceRequests(service, peer.connection, self._refusal)
+        requests = ServiceRequests(service, peer.connection, self._refusal, self._permissions)
         try:
             leader = -1
             while True:

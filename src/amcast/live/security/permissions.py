@@ -22,6 +22,7 @@ from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.errors import RefusedError
+from amcast.services.messages import Command, Value
 
 Mode = Literal["tls", "plain"]
 SCHEME: Final = "amcast://"
@@ -60,6 +61,10 @@ class ClientTable(Config, frozen=True):
     """The client may subscribe to the groups that it may address."""
     change: bool = False
     """The client may change the members of groups (`amcast change`); `groups` must be "all"."""
+    calls: tuple[str, ...] | str = "all"
+    """The commands and queries of a service that this client may call in its groups, or "all"."""
+    exchange: bool = False
+    """The client gives the values of a `yield` to other groups: nodes with a service use it, and nobody else may."""
     id: int | None = None
     """Selects the client's range of process ids; by default its place in the file, so add new clients at the end or
     give ids."""
@@ -113,6 +118,17 @@ class ClientIdentity:
     operate: bool
     subscribe: bool
     change: bool = False
+    calls: frozenset[str] | None = None
+    """None: all."""
+    exchange: bool = False
+
+    def check_call(self, name: str) -> None:
+        """Refuses a command or query that this client may not call."""
+        if self.calls is not None and name not in self.calls:
+            raise RefusedError(
+                f"client {self.name} may not call {name}; expected one of {sorted(self.calls)}"
+                f" (clients.{self.name}.calls)"
+            )
 
     @property
     def first_id(self) -> ProcessId:
@@ -218,6 +234,25 @@ class Permissions:
         if client is not None and group not in client.groups:
             raise RefusedError(f"{subject} may not call group {group}; it may call {sorted(client.groups)}")
 
+    def check_query(self, subject: Subject, name: str) -> None:
+        """Refuses a client that may not call a query."""
+        client = self.check_known(subject)
+        if client is not None:
+            client.check_call(name)
+
+    def check_content(self, process: ProcessId, content: Command | Value) -> None:
+        """Refuses what a client may not multicast to a service."""
+        client = self._clients_by_id.get((process - FIRST_CLIENT_ID) // IDS_PER_CLIENT)
+        if client is None:
+            raise RefusedError(f"process {process} is no client of the configuration; expected one that may call")
+        if isinstance(content, Command):
+            client.check_call(content.name)
+        elif not client.exchange:
+            raise RefusedError(
+                f"client {client.name} may not give values of a service; expected clients.{client.name}.exchange ="
+                f" true, for the client of the nodes alone"
+            )
+
     def client_id_range(self, subject: Subject) -> tuple[ProcessId, ProcessId]:
         """The first and last process id that a client owns."""
         client = self.check_known(subject)
@@ -271,7 +306,14 @@ def parse_clients(tables: Mapping[str, ClientTable], groups: Mapping[str, GroupI
                 " of members is a message to all of them"
             )
         addressed = frozenset(groups[group] for group in wanted)
-        clients[name] = ClientIdentity(name, id, addressed, table.operate, table.subscribe, table.change)
+        if isinstance(table.calls, str) and table.calls != "all":
+            raise UsageError(
+                f'clients.{name}.calls = {table.calls!r}; expected "all" or a list of commands and queries'
+            )
+        calls = None if isinstance(table.calls, str) else frozenset(table.calls)
+        clients[name] = ClientIdentity(
+            name, id, addressed, table.operate, table.subscribe, table.change, calls, table.exchange
+        )
     return clients
 
 

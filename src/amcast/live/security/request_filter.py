@@ -11,8 +11,10 @@ from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import CHANGE_PREFIX, is_change
 from amcast.kernel.spec import Spec
 from amcast.live.audit_log import record_audit
+from amcast.live.client_batch import open_batch
 from amcast.live.errors import RefusedError
 from amcast.live.security.permissions import Permissions
+from amcast.services.messages import MARK, decode_payload
 
 CHANGE_FIRST_BYTE: Final = CHANGE_PREFIX[0]
 """The first byte of the payload of a change of members; few other payloads begin with it."""
@@ -54,6 +56,8 @@ class RequestFilter:
                 self._check_destinations(message)
             if allowed is not None and not allowed.issuperset(message.destinations):
                 self._refuse_groups(peer, message, allowed)
+            if permissions is not None and MARK in payload:
+                self._check_service(peer, payload, permissions)
             if payload and payload[0] == CHANGE_FIRST_BYTE and is_change(message):
                 self._check_change(peer, message)
 
@@ -67,6 +71,13 @@ class RequestFilter:
             self._permissions.check_change(peer)
         name = f"process {peer}" if self._permissions is None else f"client {self._permissions.client_name(peer)}"
         record_audit("change requested", name, message=message.id)
+
+    def _check_service(self, peer: ProcessId, payload: bytes, permissions: Permissions) -> None:
+        """Refuses calls of a service that the client may not make, and values that only replicas may give."""
+        for part in open_batch(payload):
+            content = decode_payload(part)
+            if content is not None:
+                permissions.check_content(peer, content)
 
     def _refuse_groups(self, peer: ProcessId, message: Message, allowed: frozenset[GroupId]) -> None:
         assert self._permissions is not None

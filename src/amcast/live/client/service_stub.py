@@ -81,6 +81,8 @@ class ResultStream:
         """Sessions of keys whose calls have no result."""
         self._preferred: ProcessId | None = None
         self._call: RpcCall | None = None
+        self._ready: RpcCall | None = None
+        """The connection, once the replica has answered on it: it takes further requests from then on."""
         self._connected = asyncio.Event()
         self._answers: dict[int, asyncio.Future[ReadAnswer]] = {}
         self._places = asyncio.Semaphore(WINDOW)
@@ -101,9 +103,6 @@ class ResultStream:
                 turn += 1
             try:
                 self._call = await self._rpc.call(self.source, self._request)
-                self._connected.set()
-                for session in self._watched:
-                    self._call.send(WatchCall(session))
                 await self._read(self._call)
             except NoAnswerError as error:
                 self.refusal = str(error)
@@ -132,12 +131,17 @@ class ResultStream:
                     return
             elif isinstance(reply, ServiceLeader):
                 followed = True
+            if self._ready is None:
+                self._ready = call
+                self._connected.set()
+                for session in self._watched:
+                    call.send(WatchCall(session))
 
     def watch(self, session: int) -> None:
         """Asks for the result of a call with a key."""
         self._watched.add(session)
-        if self._call is not None:
-            self._call.send(WatchCall(session))
+        if self._ready is not None:
+            self._ready.send(WatchCall(session))
 
     async def read(self, query: Query) -> ReadAnswer:
         """Reads from the replica of the stream; raises NoAnswerError if that is lost before it answers."""
@@ -145,13 +149,13 @@ class ResultStream:
             return await self._read_once(query)
 
     async def _read_once(self, query: Query) -> ReadAnswer:
-        while self._call is None:
+        while self._ready is None:
             self._connected.clear()
             await self._connected.wait()
         answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
         self._answers[query.number] = answer
         try:
-            self._call.send(ReadService(query))
+            self._ready.send(ReadService(query))
             return await answer
         finally:
             self._answers.pop(query.number, None)
@@ -162,7 +166,7 @@ class ResultStream:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        call, self._call = self._call, None
+        call, self._call, self._ready = self._call, None, None
         if call is not None:
             call.close()
         for answer in self._answers.values():

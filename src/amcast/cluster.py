@@ -103,6 +103,7 @@ def subscribe(
     since: int | None = None,
     after: Delivery | None = None,
     only_closed: bool = False,
+    name: str | None = None,
     client: str | None = None,
 ) -> Subscription:
     """Reads the deliveries of a group: as `Client.deliveries`, without being a client."""
@@ -110,7 +111,7 @@ def subscribe(
     check_closing(only_closed, cluster.order == "real-time")
     group_id = cluster.group_id(group)
     rpc = RpcClient(cluster.name, cluster.addresses, cluster.limits, cluster.client_transport(client))
-    return Subscription(rpc, group_id, cluster.topology, since=since, after=after, only_closed=only_closed)
+    return Subscription(rpc, group_id, cluster.topology, since=since, after=after, only_closed=only_closed, name=name)
 
 
 def run_replica(

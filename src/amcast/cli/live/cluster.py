@@ -288,21 +288,28 @@ def tail(
     only_closed: Annotated[
         bool, typer.Option("--only-closed", help='Each one when it is closed; in a cluster with order = "real-time".')
     ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Resume behind what the last reader of this name printed; servers keep the place."),
+    ] = None,
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Print the deliveries of a group, whichever of its replicas are up; stop with Ctrl-C.
 
-    Example: amcast tail --config cluster.toml orders --since 0
+    Examples: amcast tail --config cluster.toml orders --since 0   |   amcast tail orders --name billing
     """
     from amcast.cluster import subscribe
     from amcast.live.server.node import run_loop
 
     async def follow() -> None:
         left = count
-        async with subscribe(config, group, since=since, only_closed=only_closed, client=client_name) as deliveries:
+        reading = subscribe(config, group, since=since, only_closed=only_closed, name=name, client=client_name)
+        async with reading as deliveries:
             async for delivery in deliveries:
                 _show(delivery, json)
+                if name is not None:
+                    await deliveries.acknowledge(delivery)
                 left -= 1
                 if left == 0:
                     return

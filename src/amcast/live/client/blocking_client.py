@@ -84,10 +84,11 @@ class BlockingClient:
         since: int | None = None,
         after: Delivery | None = None,
         only_closed: bool = False,
+        name: str | None = None,
     ) -> "BlockingSubscription":
         """The deliveries of a group, as `Client.deliveries`; this call fixes the start, not the first `next`."""
         client, loop = self._connected()
-        subscription = client.deliveries(group, since=since, after=after, only_closed=only_closed)
+        subscription = client.deliveries(group, since=since, after=after, only_closed=only_closed, name=name)
         asyncio.run_coroutine_threadsafe(subscription.open(), loop).result()
         return BlockingSubscription(subscription, loop)
 
@@ -131,6 +132,10 @@ class BlockingSubscription:
     def read(self, timeout_s: float | None = None) -> Delivery | None:
         """Reads the next delivery; None if none came in time."""
         return self._run(self._subscription.read(timeout_s))
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Records that a delivery was handled, as `Subscription.acknowledge`."""
+        self._run(self._subscription.acknowledge(delivery))
 
     def __enter__(self) -> "BlockingSubscription":
         return self

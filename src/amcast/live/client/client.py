@@ -127,16 +127,22 @@ class Client:
         since: int | None = None,
         after: Delivery | None = None,
         only_closed: bool = False,
+        name: str | None = None,
     ) -> Subscription:
         """The deliveries of a group, in its order, each once.
 
         They start at the group's current position; with `since`, at a position that is still held; with `after`, behind
         a delivery that was read before. With `only_closed` each one comes when it is closed: nothing that is multicast
         from then on precedes it, in any group. That needs a cluster with `order = "real-time"`.
+
+        With a `name` they start behind what the last reader of this name has acknowledged (`acknowledge`), whatever was
+        restarted meanwhile; the first time, at the current position.
         """
         known = find_group(self.topology, group)
         check_closing(only_closed, self._closes)
-        subscription = Subscription(self._rpc, known, self.topology, since=since, after=after, only_closed=only_closed)
+        subscription = Subscription(
+            self._rpc, known, self.topology, since=since, after=after, only_closed=only_closed, name=name
+        )
         self._subscriptions.add(subscription)
         return subscription
 

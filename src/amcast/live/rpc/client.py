@@ -215,7 +215,7 @@ class RpcClient:
         """The newest topology that any of these replicas (by default: all) knows; None if none answers."""
         newest: Topology | None = None
         for answer in (
-            await self._request_all(self._addresses if processes is None else processes, GetTopology())
+            await self.request_all(self._addresses if processes is None else processes, GetTopology())
         ).values():
             if isinstance(answer, CurrentTopology):
                 try:
@@ -301,12 +301,14 @@ class RpcClient:
         self, processes: Iterable[ProcessId], within_s: float | None = None
     ) -> dict[ProcessId, Progress]:
         """The progress of these replicas; those that do not answer (within `within_s`) are left out."""
-        replies = await self._request_all(processes, GetProgress(), within_s)
+        replies = await self.request_all(processes, GetProgress(), within_s)
         return {process: reply for process, reply in replies.items() if isinstance(reply, Progress)}
 
-    async def _request_all(
+    async def request_all(
         self, processes: Iterable[ProcessId], request: AnyRequest, within_s: float | None = None
     ) -> dict[ProcessId, AnyReply | None]:
+        """The replies of several replicas to one request; None of those that do not answer (within `within_s`)."""
+
         async def request_one(process: ProcessId) -> tuple[ProcessId, AnyReply | None]:
             try:
                 async with asyncio.timeout(within_s):

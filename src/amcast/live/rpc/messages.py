@@ -16,6 +16,7 @@ closed; PositionExpired when the position is too old |
 | FetchState | StatePending while it is written, StateHeader, then StateChunks: the state of the application |
 | FollowResults | ServiceLeader, ServiceResults, ... of a session (`live/server/service_host.py`), KeepAlive when idle |
 | ReadService | ServiceAnswer; further requests of a connection that began with FollowResults |
+| FindCursor, SaveCursor | FoundCursor: where a named subscriber is (`live/storage/cursors.py`) |
 | WatchCall | KeyedResult, when the call is executed; likewise |
 """
 
@@ -26,6 +27,7 @@ import msgspec
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.live.errors import BadFrameError
+from amcast.live.storage.cursors import Cursor
 from amcast.live.wire import frames
 from amcast.services.messages import Query, ReadAnswer, Result
 
@@ -106,6 +108,21 @@ class WatchCall(RpcRequest, frozen=True):
     """That of the key."""
 
 
+class FindCursor(RpcRequest, frozen=True):
+    """Asks for the cursor of a named subscriber; FoundCursor answers."""
+
+    group: GroupId
+    name: str
+
+
+class SaveCursor(RpcRequest, frozen=True):
+    """Asks to keep the cursor of a named subscriber; FoundCursor answers when it is durable. None: forget it."""
+
+    group: GroupId
+    name: str
+    cursor: Cursor | None
+
+
 AnyRequest = (
     GetProgress
     | Subscribe
@@ -118,6 +135,8 @@ AnyRequest = (
     | FollowResults
     | ReadService
     | WatchCall
+    | FindCursor
+    | SaveCursor
 )
 
 
@@ -245,6 +264,12 @@ class KeyedResult(RpcReply, frozen=True):
     result: Result
 
 
+class FoundCursor(RpcReply, frozen=True):
+    """The cursor that a replica keeps of a subscriber."""
+
+    cursor: Cursor | None
+
+
 AnyReply = (
     CurrentTopology
     | NodeStatus
@@ -261,6 +286,7 @@ AnyReply = (
     | ServiceResults
     | ServiceAnswer
     | KeyedResult
+    | FoundCursor
 )
 
 _encoder: Final = msgspec.msgpack.Encoder()

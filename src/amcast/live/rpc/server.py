@@ -29,8 +29,10 @@ from amcast.live.rpc.messages import (
     CurrentTopology,
     Deliveries,
     FetchState,
+    FindCursor,
     FindPosition,
     FollowResults,
+    FoundCursor,
     FoundPosition,
     GetNodeStatus,
     GetProgress,
@@ -43,6 +45,7 @@ from amcast.live.rpc.messages import (
     ReadService,
     ReleaseClientId,
     RpcRequest,
+    SaveCursor,
     ServiceAnswer,
     ServiceLeader,
     ServiceResults,
@@ -55,6 +58,7 @@ from amcast.live.rpc.messages import (
     encode_reply,
 )
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
+from amcast.live.storage.cursors import Cursors
 from amcast.live.storage.state_files import StateFile, read_state
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.quotas import ClientQuotas
@@ -240,6 +244,7 @@ class RpcServer:
         status: StatusSource | None = None,
         refusal: Callable[[], str] = lambda: "",
         service: ResultSource | None = None,
+        cursors: Cursors | None = None,
     ) -> None:
         """`admit_client` counts a connection of a client, or refuses it; it is told whether the request is short."""
         self._quotas = quotas
@@ -257,6 +262,7 @@ class RpcServer:
         self._refusal = refusal
         """Why this replica answers no request, as the end of a sentence; "" if it does."""
         self._service = service
+        self._cursors = cursors
         self._process = process
         """Knows whether others may rely on its deliveries (`is_serving`), and what it has delivered."""
         self._group = group
@@ -276,6 +282,8 @@ class RpcServer:
             FetchState: self._handle_fetch_state,
             GetNodeStatus: self._handle_get_node_status,
             GetTopology: self._handle_get_topology,
+            FindCursor: self._handle_cursor,
+            SaveCursor: self._handle_cursor,
             FollowResults: self._handle_follow_results,
             ReadService: self._refuse_first,
             WatchCall: self._refuse_first,
@@ -361,6 +369,19 @@ class RpcServer:
         finally:
             self._recent.subscribers -= 1
             end()
+
+    async def _handle_cursor(self, peer: RpcConnection, request: FindCursor | SaveCursor) -> None:
+        if request.group != self._group or self._cursors is None:
+            raise RefusedError(f"process {self._me} keeps no cursors of group {request.group}")
+        if self._permissions is not None:
+            self._permissions.check_subscriber(peer.connection.subject(), request.group)
+        if isinstance(request, FindCursor):
+            await peer.send(FoundCursor(self._cursors.find(request.name)))
+        elif request.cursor is None:
+            await self._cursors.remove(request.name)
+            await peer.send(FoundCursor(None))
+        else:
+            await peer.send(FoundCursor(await self._cursors.save(request.name, request.cursor)))
 
     async def _send_deliveries(self, peer: RpcConnection, position: int, only_closed: bool) -> None:
         recent, sent_closed = self._recent, 0

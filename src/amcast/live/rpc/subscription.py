@@ -13,6 +13,11 @@ send no others: what the reader does next comes after them, in all groups.
 
 A subscription follows changes of the group's members: it reads the change, which is a message, and does not pass it on.
 
+A subscription with a name resumes where the last one with this name was, after restarts of readers and servers: it
+acknowledges what it has handled, and replicas keep that on disk (`live/storage/cursors.py`), a majority of them before
+`acknowledge` returns. Whoever comes next takes the furthest that a majority knows. What was handled and not
+acknowledged comes again.
+
 The consumer pulls: nothing is read ahead except the socket's buffer, so a slow reader needs no more memory than a fast
 one. A reader that stops waiting (`read` with a time-out, a cancelled `anext`) loses nothing: the next call continues.
 """
@@ -31,7 +36,17 @@ from amcast.kernel.topology import Topology
 from amcast.live.client_batch import Delivery, message_deliveries
 from amcast.live.host.recent_deliveries import ACYCLIC, MissedDeliveriesError
 from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
-from amcast.live.rpc.messages import Deliveries, KeepAlive, PositionExpired, Progress, Subscribe
+from amcast.live.rpc.messages import (
+    Deliveries,
+    FindCursor,
+    FoundCursor,
+    KeepAlive,
+    PositionExpired,
+    Progress,
+    SaveCursor,
+    Subscribe,
+)
+from amcast.live.storage.cursors import MAX_NAME_BYTES, Cursor
 
 TIMEOUT_S: Final = 30.0
 """A subscription fails when no replica answers for this long."""
@@ -56,10 +71,13 @@ class Subscription:
         since: int | None = None,
         after: Delivery | None = None,
         only_closed: bool = False,
+        name: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        if since is not None and after is not None:
-            raise UsageError("both since and after are given; expected at most one of them")
+        if (since is not None) + (after is not None) + (name is not None) > 1:
+            raise UsageError("more than one of since, after and name are given; expected at most one of them")
+        if name is not None and (not name or len(name.encode()) > MAX_NAME_BYTES):
+            raise UsageError(f"name = {name!r}; expected 1 to {MAX_NAME_BYTES} bytes")
         if since is not None and since < 0:
             raise UsageError(f"since = {since}; expected a position from 0 on")
         self.closed_until: int | None = None
@@ -77,6 +95,8 @@ class Subscription:
         self._last_place = -1 if after is None else after.place
         """The last place of the first batch that the reader already has."""
         self._only_closed = only_closed
+        self._subscriber = name
+        self._acknowledged: Cursor | None = None
         self._timeout_s = timeout_s
         self._ready: deque[Delivery] = deque()
         self._call: RpcCall | None = None
@@ -97,9 +117,57 @@ class Subscription:
         return self._position
 
     async def open(self) -> None:
-        """Fixes the start at the group's current position, unless it was given."""
-        if self._position is None:
+        """Fixes the start at the group's current position, unless it was given; with a name, behind what was
+        acknowledged."""
+        if self._position is not None:
+            return
+        if self._subscriber is None:
             self._position = await self._current_position()
+            return
+        cursor = await self._ask_majority(FindCursor(self._group, self._subscriber))
+        if cursor is None:
+            cursor = Cursor(await self._current_position())
+        await self._save(cursor)
+        self._position, self._last_place = cursor.position, cursor.place
+
+    async def acknowledge(self, delivery: Delivery) -> None:
+        """Records that this delivery, and everything before it, was handled: the next subscription with this name
+        begins behind it. Returns when a majority of the group's replicas has it on disk."""
+        if self._subscriber is None:
+            raise UsageError("acknowledge: the subscription has no name; expected deliveries(..., name=...)")
+        cursor = Cursor(delivery.position, delivery.place)
+        if not any(one.position == delivery.position and one.place > delivery.place for one in self._ready):
+            cursor = Cursor(delivery.position + 1)
+        await self._save(cursor)
+
+    async def forget(self) -> None:
+        """Lets all replicas that can be reached forget the name."""
+        if self._subscriber is None:
+            raise UsageError("forget: the subscription has no name; expected deliveries(..., name=...)")
+        await self._ask_majority(SaveCursor(self._group, self._subscriber, None))
+
+    async def _save(self, cursor: Cursor) -> None:
+        assert self._subscriber is not None
+        if self._acknowledged is None or cursor > self._acknowledged:
+            await self._ask_majority(SaveCursor(self._group, self._subscriber, cursor))
+            self._acknowledged = cursor
+
+    async def _ask_majority(self, request: FindCursor | SaveCursor) -> Cursor | None:
+        """The furthest cursor that a majority of the group knows."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        while True:
+            replies = await self._rpc.request_all(self._members, request)
+            cursors = [reply.cursor for reply in replies.values() if isinstance(reply, FoundCursor)]
+            if 2 * len(cursors) > len(self._members):
+                return max((cursor for cursor in cursors if cursor is not None), default=None)
+            if loop.time() > deadline:
+                raise CannotTellError(
+                    f"{len(cursors)} of {len(self._members)} replicas of group {self._name} know or keep where"
+                    f" subscriber {request.name!r} is; expected more than half within {self._timeout_s} s"
+                )
+            await asyncio.sleep(0.1)
+            await self._follow()
 
     async def __aenter__(self) -> "Subscription":
         await self.open()
@@ -218,6 +286,9 @@ class Subscription:
         members = newest.members(self._group)
         stayed = [member for member in self._members if member in members]
         self._members = stayed + [member for member in members if member not in stayed]
+        if self._acknowledged is not None:  # new members must know it, too
+            cursor, self._acknowledged = self._acknowledged, None
+            await self._save(cursor)
 
     # Choosing a replica
 

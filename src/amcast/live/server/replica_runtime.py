@@ -30,6 +30,7 @@ from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.server import ResultSource, RpcServer, StateSource
 from amcast.live.server.log_scrubber import scrub_log
 from amcast.live.server.status import StatusReporter
+from amcast.live.storage.cursors import Cursors
 from amcast.live.storage.delivery_archive import DeliveryArchive
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.network import Address
@@ -122,6 +123,7 @@ class ReplicaRuntime:
             refusal=self.status.refusal,
             status=self.status,
             service=service,
+            cursors=None if folder is None else Cursors(folder),
         )
         self._attending: list[asyncio.Task[None]] = []
 

@@ -14,6 +14,7 @@ from amcast.cluster import connect, local_cluster, run_service
 from amcast.kernel.errors import UsageError
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
+from amcast.live.server import service_host
 from amcast.services.declaration import At, Key, Service, command, query
 from amcast.services.errors import CommandError, OutcomeUnknownError
 from amcast.services.loader import load_service
@@ -140,7 +141,12 @@ def test_services_in_programs_answer_and_name_what_is_wrong(tmp_path: Path) -> N
     run(main(), 30)
 
 
-def test_a_replica_that_lost_its_memory_gets_the_service_of_another(tmp_path: Path, bank: type[Service]) -> None:
+@pytest.mark.parametrize("forked_bytes", [0, service_host.FORKED_BYTES])
+def test_a_replica_that_lost_its_memory_gets_the_service_of_another(
+    tmp_path: Path, bank: type[Service], monkeypatch: pytest.MonkeyPatch, forked_bytes: int
+) -> None:
+    """Small states are taken at once, large ones from a copy of the process, and installed in a thread."""
+    monkeypatch.setattr(service_host, "FORKED_BYTES", forked_bytes)
     cluster = make_cluster(tmp_path, durability="memory")
 
     async def main() -> None:

@@ -262,3 +262,15 @@ def test_queries_read_the_state_and_name_wrong_arguments() -> None:
     assert executor.read(Query(1, 1, "read", b"\x91\xa1x", "group")).data == b"\x04"
     assert executor.read(Query(1, 1, "read", b"\x91\xa1y", "group")).kind == "KeyError"
     assert executor.read(Query(1, 1, "read", b"\x91\x07", "group")).kind == "UsageError"
+
+
+def test_a_prepared_snapshot_changes_nothing_before_it_is_adopted() -> None:
+    source: Any = Executor(Counter, "north", GROUPS)
+    source.service.counts["x"] = 4
+    executor: Any = Executor(Counter, "north", GROUPS)
+    before = executor.snapshot()
+    prepared = executor.prepare(b"".join(source.snapshot_pieces()))
+    assert executor.snapshot() == before
+    executor.adopt(prepared, 7)
+    assert executor.snapshot() == source.snapshot()
+    assert executor.finished_until == 7

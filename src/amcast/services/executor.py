@@ -13,10 +13,10 @@ The package docstring has the arguments for correctness.
 """
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from hashlib import blake2b
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -47,6 +47,7 @@ MAX_SESSIONS: Final = 10_000
 MAX_EARLY_VALUES: Final = 100_000
 """Commands of which a group keeps values that came before the command; the oldest are dropped beyond that."""
 DIGEST_BYTES: Final = 8
+PIECE_BYTES: Final = 1 << 20
 
 _encoder: Final = msgspec.msgpack.Encoder()
 
@@ -63,6 +64,13 @@ class Execution:
         """A digest of the state when it began; "" if that is not checked."""
         self.step = 0
         """The number of the `yield` that it waits at."""
+
+
+class PreparedState(NamedTuple):
+    """A snapshot that is decoded and not adopted."""
+
+    state: ExecutorState
+    service: Service
 
 
 class Executor:
@@ -440,8 +448,14 @@ class Executor:
         )
         return _encoder.encode(state)
 
-    def restore(self, snapshot: bytes, position: int) -> None:
-        """Replaces the state by a snapshot, taken after all deliveries before a position."""
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """The snapshot in pieces."""
+        snapshot = self.snapshot()
+        for start in range(0, len(snapshot), PIECE_BYTES):
+            yield snapshot[start : start + PIECE_BYTES]
+
+    def prepare(self, snapshot: bytes) -> "PreparedState":
+        """Decodes a snapshot, which `adopt` makes the state. It changes nothing: any thread may call it."""
         try:
             state = msgspec.msgpack.decode(snapshot, type=ExecutorState)
         except msgspec.MsgspecError as error:
@@ -451,10 +465,15 @@ class Executor:
                 f"the snapshot is of a {self.description.name} with digest {state.digest}; expected"
                 f" {self.description.digest}: the same class at every replica"
             )
+        service = self._make_service()
+        self._codec.decode(service, state.service)
+        return PreparedState(state, service)
+
+    def adopt(self, prepared: "PreparedState", position: int) -> None:
+        """Replaces the state by that of a snapshot, taken after all deliveries before a position."""
+        state, self.service = prepared
         if self._execution is not None:
             self._execution.generator.close()
-        self.service = self._make_service()
-        self._codec.decode(self.service, state.service)
         self._now_ns, self.executed = state.now_ns, state.executed
         self._sessions = {
             id: SessionState(acknowledged, {result.request: result for result in results}, set(pending))
@@ -465,6 +484,10 @@ class Executor:
         self._received = {(session, request): values for session, request, values in state.received}
         self.owed = {(o.value.session, o.value.request, o.value.step): o for o in state.owed}
         self._run()
+
+    def restore(self, snapshot: bytes, position: int) -> None:
+        """Replaces the state by a snapshot, taken after all deliveries before a position."""
+        self.adopt(self.prepare(snapshot), position)
 
     def _digest(self) -> str:
         return blake2b(self._codec.encode(self.service), digest_size=DIGEST_BYTES).hexdigest()

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from amcast.cluster import connect, run_replica
@@ -22,10 +21,9 @@ from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.application import Application
-from amcast.live.server.journal import RESERVED, Journal, JournalPage, JournalState
+from amcast.live.server.journal import RESERVED, Journal
 from amcast.live.server.replica import Replica
 from amcast.live.storage.state_files import StateFile, write_state
-from amcast.live.storage.store import LogStore
 from tests.live.cluster import run
 
 GROUP = Topology.grid(1, 3)
@@ -290,24 +288,6 @@ def test_journal_replays_exactly_what_was_written(tmp_path: Path) -> None:
         assert ledger.installs == has_state
         again._close_log()
     assert len(list(tmp_path.glob("from-*"))) == 1, "the state replaces the deliveries before it"
-
-
-def test_journal_of_version_0_1_is_converted(tmp_path: Path) -> None:
-    store = LogStore(tmp_path, "os", threaded=False)
-    encode = msgspec.msgpack.encode
-    store.append(encode(JournalPage(0, [message(0)])))
-    store.append(encode(JournalState(3, b"0|1|2")), True)
-    store.append(encode(JournalPage(3, [message(3), message(4)])))
-    store.append(encode(JournalPage(5, [message(5)])))
-    store.close()
-    for _ in range(2):
-        ledger = Ledger()
-        journal = Journal(tmp_path, "os")
-        hosted = Application(ledger.enter, GROUP, take=ledger.take, install=ledger.install, journal=journal)
-        assert hosted.position == 6
-        assert ledger.rows == rows(6)
-        journal.close(6)
-    assert not list(tmp_path.glob("*.log"))
 
 
 def test_damaged_journal_is_put_aside_and_the_application_begins_anew(

@@ -34,7 +34,7 @@ from amcast.live.rpc.messages import (
     encode_request,
 )
 from amcast.live.security.tls import parse_subject
-from amcast.live.storage.state_files import DamagedStateError, IncompleteState, StateFile, StateWriter, check_state
+from amcast.live.storage.state_files import DamagedStateError, IncompleteState, StateFile, check_state
 from amcast.live.wire import frames
 from amcast.live.wire.frames import HEAD, HEAD_BYTES
 from amcast.live.wire.transport import PLAIN, TransportOptions
@@ -250,7 +250,7 @@ class RpcClient:
         raise NoAnswerError("; ".join(failures) or "there is no other member")
 
     async def _fetch_state_from(self, process: ProcessId, position: int, folder: Path, syncs: bool) -> StateFile:
-        call = await self.call(process, FetchState(position, accepts_file=True))
+        call = await self.call(process, FetchState(position))
         try:
             header = await call.reply()
             while isinstance(header, StatePending):
@@ -263,9 +263,7 @@ class RpcClient:
                 raise NoAnswerError(
                     f"process {process} replies with {header!r}; expected a StateHeader at position {position} or later"
                 )
-            if header.is_file:
-                return await self._receive_file(call, process, header, folder, syncs)
-            return await self._receive_content(call, process, header, folder, syncs)
+            return await self._receive_file(call, process, header, folder, syncs)
         finally:
             call.close()
 
@@ -281,20 +279,6 @@ class RpcClient:
             return await asyncio.to_thread(file.complete)
         except BaseException:
             file.abandon()
-            raise
-
-    async def _receive_content(
-        self, call: RpcCall, process: ProcessId, header: StateHeader, folder: Path, syncs: bool
-    ) -> StateFile:
-        """Receives the bytes of a state from a node of version 0.1."""
-        writer = StateWriter(folder, header.position, syncs)
-        try:
-            writer.begin_piece(header.bytes)
-            async for block in _read_chunks(call, process, header.bytes):
-                await asyncio.to_thread(writer.add, block)
-            return await asyncio.to_thread(writer.finish, True)
-        except BaseException:
-            writer.abandon()
             raise
 
     async def fetch_progress(

@@ -72,9 +72,6 @@ class FetchState(RpcRequest, frozen=True):
     """Asks for the application's state after at least `position` deliveries."""
 
     position: int
-    accepts_file: bool = False
-    """The caller accepts a file in pieces (`live/storage/state_files.py`), and StatePending before it; a node of
-    version 0.1 does not, and expects the bytes of the state."""
 
 
 class GetNodeStatus(RpcRequest, frozen=True):
@@ -213,8 +210,6 @@ class StateHeader(RpcReply, frozen=True):
 
     position: int
     bytes: int
-    is_file: bool = False
-    """The chunks are those of a file (`live/storage/state_files.py`), not the bytes of the state."""
 
 
 class StatePending(RpcReply, frozen=True):

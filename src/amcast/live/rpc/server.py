@@ -59,7 +59,7 @@ from amcast.live.rpc.messages import (
 )
 from amcast.live.security.permissions import FIRST_CLIENT_ID, Permissions
 from amcast.live.storage.cursors import Cursors
-from amcast.live.storage.state_files import StateFile, read_state
+from amcast.live.storage.state_files import StateFile
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.quotas import ClientQuotas
 from amcast.services.calls import WINDOW
@@ -518,19 +518,15 @@ class RpcServer:
             ) from None
         state = await self._await_state(peer, source, request)
         with state.path.open("rb") as file:
-            if request.accepts_file:
-                await peer.send(StateHeader(state.position, state.size, is_file=True))
-                await self._send_file(peer, file)
-            else:
-                await self._send_content(peer, state)
+            await peer.send(StateHeader(state.position, state.size))
+            await self._send_file(peer, file)
 
     async def _await_state(self, peer: RpcConnection, source: StateSource, request: FetchState) -> StateFile:
         """Waits until the state is on disk, and says so to the peer from time to time."""
         providing = asyncio.ensure_future(source.provide_state(request.position))
         try:
             while not (await asyncio.wait([providing], timeout=self._limits.heartbeat_s))[0]:
-                if request.accepts_file:
-                    await peer.send(StatePending())
+                await peer.send(StatePending())
             return await providing
         except CannotTellError as error:
             raise RefusedError(f"process {self._me}: {error}") from None
@@ -542,14 +538,3 @@ class RpcServer:
         while data := await asyncio.to_thread(file.read, READ_BYTES):
             for start in range(0, len(data), CHUNK_BYTES):
                 await peer.send(StateChunk(data[start : start + CHUNK_BYTES]))
-
-    async def _send_content(self, peer: RpcConnection, state: StateFile) -> None:
-        """Sends the bytes of a state to a node of version 0.1."""
-        content = await asyncio.to_thread(read_state, state.path)
-        if not isinstance(content, bytes):
-            raise RefusedError(
-                f"the application of process {self._me} exports its state in pieces; expected a node of a newer version"
-            )
-        await peer.send(StateHeader(state.position, len(content)))
-        for start in range(0, len(content), CHUNK_BYTES):
-            await peer.send(StateChunk(content[start : start + CHUNK_BYTES]))

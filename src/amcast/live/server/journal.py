@@ -34,7 +34,6 @@ from amcast.live.storage.state_files import (
     PREFIX,
     DamagedStateError,
     StateFile,
-    StateWriter,
     check_state,
     read_end,
     read_state,
@@ -67,15 +66,8 @@ class JournalPage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     messages: list[Message]
 
 
-class JournalState(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The state of the application after `position` deliveries, in journals of version 0.1."""
-
-    position: int
-    data: bytes
-
-
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(JournalPage | JournalState)
+_decoder: Final = msgspec.msgpack.Decoder(JournalPage)
 
 
 class Journal:
@@ -127,7 +119,6 @@ class Journal:
 
     def replay(self, install: Install, deliver: Callable[[int, Message], None]) -> int:
         """Installs the last state and delivers the messages behind it; returns the position reached."""
-        self._convert_old_journal()
         for path in self.folder.glob(f"{PREFIX}*{INCOMPLETE}"):
             path.unlink()
         self.state = self._find_state()
@@ -175,27 +166,6 @@ class Journal:
                 continue
             return StateFile(path, position, path.stat().st_size)
         return None
-
-    def _convert_old_journal(self) -> None:
-        """Rewrites a journal of version 0.1: one log in the folder itself, with states among the pages."""
-        if not any(self.folder.glob("????????.log")):
-            return
-        self._wipe()
-        store = self._open(self.folder)
-        for record in store.records():
-            match _decoder.decode(record):
-                case JournalState(position=position, data=data):
-                    writer = StateWriter(self.folder, position, self.syncs)
-                    writer.add_piece(data)
-                    writer.finish(is_whole=True)
-                    self._first = position
-                case JournalPage(position=position, messages=messages):
-                    self._first, self._waiting = position, list(messages)
-                    self.write()
-        self._close_log()
-        store.close()
-        for path in self.folder.glob("????????.log"):
-            path.unlink()
 
     def _open(self, folder: Path) -> LogStore:
         """Opens a log. Damaged records are put aside: another member has the application's state."""

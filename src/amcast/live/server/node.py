@@ -190,7 +190,7 @@ def make_service_application(cluster: Cluster, me: ProcessId, service: ServiceHo
     return Application(
         service.deliver,
         cluster.topology,
-        take=service.executor.snapshot,
+        take=service.take,
         install=service.install,
         journal=Journal(cluster.data_folder(me) / "application", cluster.durability),
     )

@@ -12,7 +12,8 @@ value, it is multicast to the own group as well: then no replica owes it any mor
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
@@ -20,10 +21,12 @@ from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
+from amcast.live.limits import MIB
+from amcast.live.server.forked_state import ForkedState
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.server.service_reads import ReplicaReads
 from amcast.services.declaration import Description
-from amcast.services.executor import Executor
+from amcast.services.executor import Executor, PreparedState
 from amcast.services.messages import KEY_BIT, OwedValue, Query, ReadAnswer, Result, encode_payload
 
 log = logging.getLogger("amcast.live")
@@ -31,6 +34,8 @@ log = logging.getLogger("amcast.live")
 RESEND_S: Final = 1.0
 """After so long a replica that does not lead multicasts a value that is still owed."""
 RECONNECT_S: Final = 0.5
+FORKED_BYTES: Final = 4 * MIB
+"""A state of this size is taken from a copy of the process: encoding it would hold up the event loop."""
 PATIENCE_S: Final = 2.0
 """A command that waits for longer for another group is reported."""
 
@@ -80,6 +85,9 @@ class ServiceHost:
         self._watchers: dict[int, list[Callable[[Result], None]]] = {}
         """By session of a key: who waits for the result of that call."""
         self._runtime: ReplicaRuntime | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._state_bytes = 0
+        """Of the last state that was taken as a whole, or installed."""
         self._owes = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._giving: set[asyncio.Task[None]] = set()
@@ -102,9 +110,43 @@ class ServiceHost:
         if executor.owed:
             self._owes.set()
 
-    def install(self, state: bytes, position: int) -> None:
-        """Replaces the state by a snapshot."""
-        self.executor.restore(state, position)
+    def take(self) -> bytes | Iterator[bytes]:
+        """The state: a large one in pieces, from a copy of the process, while deliveries go on."""
+        if self._state_bytes >= FORKED_BYTES:
+            return ForkedState(self.executor.snapshot_pieces)
+        state = self.executor.snapshot()
+        self._state_bytes = len(state)
+        return state
+
+    def install(self, state: bytes | Iterable[bytes], position: int) -> None:
+        """Replaces the state by a snapshot. Pieces are decoded in the caller's thread, and adopted on the event loop,
+        between two reads."""
+        snapshot = state if isinstance(state, bytes) else b"".join(state)
+        self._state_bytes = len(snapshot)
+        prepared = self.executor.prepare(snapshot)
+        if self._loop is None or self._is_on_loop():
+            self._adopt(prepared, position)
+            return
+        adopted: Future[None] = Future()
+
+        def adopt() -> None:
+            try:
+                self._adopt(prepared, position)
+                adopted.set_result(None)
+            except Exception as error:
+                adopted.set_exception(error)
+
+        self._loop.call_soon_threadsafe(adopt)
+        adopted.result()
+
+    def _is_on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def _adopt(self, prepared: PreparedState, position: int) -> None:
+        self.executor.adopt(prepared, position)
         self.executor.finished.clear()
         for followers in self._followers.values():
             for follower in followers:
@@ -171,9 +213,9 @@ class ServiceHost:
 
     def start(self, runtime: ReplicaRuntime) -> None:
         """Begins to multicast owed values, once the replica has caught up."""
-        self._runtime = runtime
+        self._runtime, self._loop = runtime, asyncio.get_running_loop()
         self._reads.start(runtime)
-        self._sending = asyncio.get_running_loop().create_task(self._run(runtime))
+        self._sending = self._loop.create_task(self._run(runtime))
 
     async def close(self) -> None:
         """Stops multicasting values, and ends reads."""

@@ -14,10 +14,11 @@ from the tables in `experiments/`; `amcast reproduce --list` names the experimen
 continues after the cells that its table has), and `--quick` runs a reduced grid without touching the table.
 
 A check has a direction and a tolerance that were set before it was run: *equal* within the tolerance, or at least
-(*above*), or at most (*below*) the paper's value. Comparisons of which the paper prints no number are ratios with 1. A
-claim **holds** if all its checks do, **holds in part** if some do, and **differs** if none does. Simulated processes
-have no CPU cost unless an experiment says so: absolute throughputs of other machines are no targets, ratios and shapes
-are. Experiments were run with one seed unless the table has more.
+(*above*), or at most (*below*) the paper's value. Where a first run showed that a check measured something else than
+the claim is about, it was corrected, and the setting says so. Comparisons of which the paper prints no number are
+ratios with 1. A claim **holds** if all its checks do, **holds in part** if some do, and **differs** if none does.
+Simulated processes have no CPU cost unless an experiment says so: absolute throughputs of other machines are no
+targets, ratios and shapes are. Experiments were run with one seed unless the table has more.
 """
 
 

@@ -45,6 +45,24 @@ def make_plan(mutant: Mutant | None = None, seed: int = 0, **changes: Any) -> Pr
     return prepare_run(parse_plan(values), mutant.spec())
 
 
+def test_local_messages_enter_no_history_and_others_keep_their_order() -> None:
+    world = make_line(FlexCast, 3)
+    world.multicast(1, 0, 2)
+    for local in (11, 12, 13):
+        world.multicast(local, 0)
+    world.multicast(2, 0, 1)
+    assert world.delivered[0] == [1, 11, 12, 13, 2]
+    assert world.processes[0].status()["history"] == 2
+    world.carry(0, 1)
+    assert world.processes[1].status()["history"] == 2, "group 1 knows that 1 precedes 2, and no local message"
+    world.multicast(21, 1)
+    world.multicast(3, 1, 2)
+    world.carry(1, 2)
+    assert world.delivered[2] == [], "3 came first, but 1 precedes it by way of 2"
+    world.carry_all()
+    assert world.delivered[2] == [1, 3]
+
+
 # Figure 3 of the paper: A, B, C are 0, 1, 2
 
 

@@ -117,7 +117,11 @@ class FlexCast(Process):
     # Events
 
     def on_request(self, message: Message) -> None:
-        if self.order.lca(message.destinations) == self.home and self._requested.add(message.id):
+        if self.order.lca(message.destinations) != self.home or not self._requested.add(message.id):
+            return
+        if len(message.destinations) == 1:
+            self.deliver(message)  # it orders nothing for other groups, so their histories do not need it
+        else:
             self._deliver(message)
             self._run_checks()
 

@@ -160,6 +160,7 @@ def test_measures_split_by_region_kind_and_role() -> None:
     assert row["throughput_per_s"] == pytest.approx(3 * 1000 / 70, rel=0.2)
     assert row["uplink_kb_per_s_max"] >= row["uplink_kb_per_s"] > 0
     assert (row["overhead_max"], row["clean_share"]) == (0, 100)
+    assert row["received_kb_per_s_max"] >= row["received_kb_per_s"] > row["uplink_kb_per_s"] / 2
     assert 12 <= row["packets_per_multicast"] <= 60
 
 

@@ -10,6 +10,8 @@
     throughput_per_s                          answers per second
     packets_per_multicast, uplink_kb_per_s    with packets: all packets; bytes that a region sends to others, the mean
                                               and (uplink_kb_per_s_max) the highest region
+    received_kb_per_s                         with packets: bytes that a process receives, from clients too; the mean
+                                              and (received_kb_per_s_max) the highest process
     overhead_max, overhead_mean               with packets: of the messages whose payload reaches a group, those that
                                               are not addressed to it, in per cent; the worst group and the mean
     clean_share                               with packets: messages whose payload reaches destinations only, per cent
@@ -146,12 +148,16 @@ def _measure_packets(
     destinations: dict[int, Any] = {int(str(row[0])): row[2] for row in recorder.multicasts}
     carriers = {body.__name__ for body in prepared.wire_bodies() if Message in get_type_hints(body).values()}
     reached: dict[GroupId, set[MessageId]] = defaultdict(set)
+    received: dict[ProcessId, int] = dict.fromkeys(prepared.topology.servers, 0)
     for row in recorder.packets:
         message, source, target = row[0], int(str(row[2])), int(str(row[3]))
         size, sent_ns = int(str(row[4])), int(str(row[5]))
         leaves = source in servers and target in servers and region_of[source] != region_of[target]
-        if leaves and low <= sent_ns <= high:
+        is_steady = low <= sent_ns <= high
+        if leaves and is_steady:
             uplinks[region_of[source]] += size
+        if target in servers and is_steady:
+            received[target] += size
         group = prepared.topology.group_of(target)
         if group is not None and message is not None and row[1] in carriers:
             reached[group].add(int(str(message)))
@@ -160,6 +166,8 @@ def _measure_packets(
         rates = [total / 1000 / seconds for total in uplinks.values()]
         found["uplink_kb_per_s"] = sum(rates) / len(rates)
         found["uplink_kb_per_s_max"] = max(rates)
+        rates = [total / 1000 / seconds for total in received.values()]
+        found["received_kb_per_s"], found["received_kb_per_s_max"] = sum(rates) / len(rates), max(rates)
     found["packets_per_multicast"] = len(recorder.packets) / len(recorder.multicasts)
     shares, strayed = [], set()
     for group in prepared.topology.groups:

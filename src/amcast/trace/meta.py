@@ -3,6 +3,7 @@
 Only `schema` and `run` are required, so that any system can write a trace; unknown fields are ignored.
 """
 
+import sys
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -61,7 +62,9 @@ def collect_versions() -> dict[str, str]:
 
 @cache
 def _read_versions() -> tuple[tuple[str, str], ...]:
-    return ("python", python_version()), *((name, version(name)) for name in ("amcast", "msgspec", "pyarrow"))
+    own = sys.modules["amcast"].__version__  # an archive that is shipped to a cluster has no metadata
+    others = ((name, version(name)) for name in ("msgspec", "pyarrow"))
+    return ("python", python_version()), ("amcast", own), *others
 
 
 def encode_metas(metas: Meta | list[Meta]) -> bytes:

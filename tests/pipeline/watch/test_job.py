@@ -1,5 +1,6 @@
 """Watching an unfinished run: changing numbers, and an order violation reported during the run."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,9 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from amcast.cli.main import run as run_command
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
 from amcast.pipeline.watch.job import WatchStatus, watch
+from amcast.pipeline.watch.state import WatchState
 from amcast.trace.meta import Meta
 from amcast.trace.run_folder import FolderRecorder
 
@@ -116,6 +119,39 @@ def test_watch_stops_after_its_patience(spark: SparkSession, tmp_path: Path) -> 
     writer.write_messages(0, 10)
     last = watch(str(tmp_path / "run"), lambda now: None, every_seconds=0.2, patience_seconds=1)
     assert (last.verdict, last.merged) == ("holds", 10)
+
+
+def test_watch_continues_from_its_state(spark: SparkSession, tmp_path: Path) -> None:
+    """Files that were read are not opened again, and what follows from them is still known."""
+    writer, state = Writer(tmp_path / "run"), tmp_path / "states" / "watch"
+    alert, folder = tmp_path / "alerts", str(tmp_path / "run")
+    writer.write_messages(0, 50)
+    first = watch(folder, lambda now: None, every_seconds=0.2, patience_seconds=1, state=state)
+    assert (first.verdict, first.deliveries) == ("holds", 200)
+    for file in (tmp_path / "run").glob("*/*.parquet"):
+        file.write_bytes(b"damaged")
+    writer.write_messages(50, 50, swapped_at=70)
+    options = ["--every", "0.2", "--state", str(state), "--alert", str(alert)]
+    assert run_command(["watch", folder, *options]) == 1
+    line = json.loads(alert.read_text())
+    assert (line["verdict"], line["folder"]) == ("violated", folder)
+    assert line["story"][0] == "2 messages precede each other in a cycle: 71 -> 70 -> 71"
+    again = watch(folder, lambda now: None, every_seconds=0.2, state=state)
+    assert (again.verdict, again.deliveries) == ("violated", 400)
+    state.write_text("something else")
+    with pytest.raises(UsageError, match="not the state of a watch; expected a new file"):
+        watch(folder, lambda now: None, state=state)
+
+
+def test_state_of_another_run_or_version_is_refused(tmp_path: Path) -> None:
+    state = WatchState(tmp_path / "state")
+    state.write("one", {"a": 1})
+    assert state.read("one") == {"a": 1}
+    with pytest.raises(UsageError, match="of run 'one'; expected that of 'two'"):
+        state.read("two")
+    (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-3])
+    with pytest.raises(UsageError, match="damaged, or of another version"):
+        state.read("one")
 
 
 def test_folder_without_run_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Commands on traces: check, watch and view."""
 
 import dataclasses
+import json as plain_json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -104,6 +106,12 @@ def watch(
     patience: Annotated[
         float | None, typer.Option("--patience", min=1.0, help="Stop after this many seconds without new rows.")
     ] = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="A file for the state of the watch, which continues from it.")
+    ] = None,
+    alert: Annotated[
+        Path | None, typer.Option("--alert", help="A file that gets a line of JSON if the run is violated or refused.")
+    ] = None,
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -111,15 +119,25 @@ def watch(
 
     Real-time order (P9) stays unknown: judge it with `amcast check` when the run is over.
 
-    Example: amcast watch runs/demo/trace
+    Examples: amcast watch runs/demo/trace   |   amcast watch runs/demo/trace --state watch.state --alert alerts.jsonl
     """
     from amcast.pipeline.watch.job import watch as follow
 
-    def print_status(now: WatchStatus) -> None:
-        if not json:
-            out.print(_format_status(now), markup=False)
-
-    found = follow(str(folder), print_status, master=master, every_seconds=every, patience_seconds=patience)
+    try:
+        found = follow(
+            str(folder),
+            lambda now: None if json else out.print(_format_status(now), markup=False),
+            master=master,
+            every_seconds=every,
+            patience_seconds=patience,
+            state=state,
+        )
+    except UsageError as refusal:
+        if alert is not None:
+            _append_alert(alert, folder, "refused", [str(refusal)])
+        raise
+    if alert is not None and found.verdict == "violated":
+        _append_alert(alert, folder, found.verdict, found.story)
     if json:
         print_json(dataclasses.asdict(found))
     else:
@@ -127,6 +145,16 @@ def watch(
             out.print(sentence, markup=False)
         out.print(f"real-time order (P9): {found.real_time}: {found.real_time_reason}", markup=False)
     raise typer.Exit(EXIT_CODES[found.verdict])
+
+
+def _append_alert(file: Path, folder: Path, verdict: str, story: list[str]) -> None:
+    """One line of JSON, for a program that follows the file."""
+    line = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "folder": str(folder), "verdict": verdict}
+    try:
+        with file.open("a") as lines:
+            lines.write(f"{plain_json.dumps({**line, 'story': story})}\n")
+    except OSError as error:
+        raise UsageError(f"--alert {file}: cannot be written: {error.strerror}") from None
 
 
 def _format_status(now: "WatchStatus") -> str:

@@ -8,6 +8,7 @@ violated, or when nothing new arrives for a given time.
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from amcast.pipeline.rows.sequences import to_int64
 from amcast.pipeline.rows.tables import arrow_schema
 from amcast.pipeline.spark.session import open_session, translate_errors
 from amcast.pipeline.watch.incremental_order import DeliveredRow, IncrementalOrder
+from amcast.pipeline.watch.state import WatchState
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE
 from amcast.trace.parquet import iterate_canonical
@@ -40,6 +42,8 @@ from amcast.trace.parquet import iterate_canonical
 FILES_PER_BATCH: Final = 1000
 FILE_SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
 """Spark's source of whole files; only their paths are used."""
+SAVE_SECONDS: Final = 5.0
+"""The state is kept this often, if something new was read."""
 MAX_RECENT: Final = 1_000_000
 """Multicasts whose times are kept, for latencies."""
 
@@ -90,20 +94,36 @@ class RunWatcher:
         """The same in one piece, sorted by message."""
         self._unmatched = self._sent
         """(message, at_ns) of deliveries whose multicast was not read yet."""
+        self._files: dict[str, set[str]] = {table: set() for table in _TAKERS}
+        """The files of each table that were read."""
         self._lock = threading.Lock()
+
+    def save(self, state: WatchState) -> None:
+        """Keeps what was read so far, and which files that were."""
+        with self._lock:
+            state.write(self._run, {name: getattr(self, name) for name in _KEPT})
+
+    def restore(self, state: WatchState) -> None:
+        """Continues where another watch of this run stopped."""
+        for name, value in state.read(self._run).items():
+            setattr(self, name, value)
+        if self.snapshot.verdict == "violated":
+            self.ended.set()
 
     def take_files(self, table: str, files: DataFrame) -> None:
         """Reads new files of a table, through the reader that every check uses."""
         if self.ended.is_set():
             return
-        paths = sorted(unquote(urlsplit(row.path).path) for row in files.select("path").collect())
+        found = {unquote(urlsplit(row.path).path) for row in files.select("path").collect()}
+        paths = sorted(found - self._files[table])
         try:
             with ThreadPoolExecutor() as readers:
                 parts = list(readers.map(lambda path: self._read(table, path), paths))
             data = pa.concat_tables([part for part in parts if part is not None] or [_EMPTY[table]]).combine_chunks()
-            if data.num_rows:
-                with self._lock:
+            with self._lock:
+                if data.num_rows:
                     _TAKERS[table](self, data)
+                self._files[table].update(paths)
         except UsageError as refusal:
             self.failure = refusal
             self.ended.set()
@@ -199,6 +219,8 @@ class RunWatcher:
             now.verdict, now.story = "unknown", missing
 
 
+_KEPT: Final = ("snapshot", "_order", "_batches", "_sent", "_unmatched", "_files")
+"""What a state consists of."""
 _MULTICASTS: Final = ("message", "destinations", "at_ns")
 _EMPTY: Final = {table: arrow_schema(table).empty_table() for table in TABLES}
 _TAKERS: Final[dict[str, Callable[[RunWatcher, pa.Table], None]]] = {
@@ -216,10 +238,12 @@ def watch(
     master: str | None = None,
     every_seconds: float = 1.0,
     patience_seconds: float | None = None,
+    state: Path | None = None,
 ) -> WatchStatus:
     """Watches a run folder until the run is over or its order is violated; calls `on_status` for every batch.
 
-    With `patience_seconds`, it also stops when nothing new has arrived for that long.
+    With `patience_seconds`, it also stops when nothing new has arrived for that long. With `state`, a file, it
+    continues where an earlier watch stopped, however that ended, and reads no file again that counted already.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -227,12 +251,17 @@ def watch(
     if not any((place / name).exists() for name in (META_FILE, UNFINISHED_META_FILE, *TABLES)):
         raise UsageError(f"{folder}: neither {META_FILE} nor a table; expected the folder of a run that is going on")
     watcher = RunWatcher(_find_run(place), on_status)
+    kept = WatchState(state) if state is not None else None
+    if kept is not None and kept.exists():
+        watcher.restore(kept)
     with (
         open_session(master) as spark,
         tempfile.TemporaryDirectory(prefix="amcast-watch-") as notes,
         _open_streams(spark, place, watcher, notes, every_seconds) as queries,
     ):
-        _wait_for_end(place, watcher, queries, patience_seconds)
+        _wait_for_end(place, watcher, queries, patience_seconds, kept)
+    if watcher.failure is None and kept is not None:
+        watcher.save(kept)
     if watcher.failure is not None:
         raise watcher.failure
     return watcher.snapshot
@@ -282,9 +311,11 @@ def _take_batch(watcher: RunWatcher, table: str, files: DataFrame, _: int) -> No
     watcher.take_files(table, files)
 
 
-def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patience_seconds: float | None) -> None:
-    """Waits until the order is violated, or the run is over and read, or patience ends."""
-    quiet, rows = 0.0, -1
+def _wait_for_end(
+    folder: Path, watcher: RunWatcher, queries: list[Any], patience_seconds: float | None, state: WatchState | None
+) -> None:
+    """Waits until the order is violated, or the run is over and read, or patience ends; keeps the state meanwhile."""
+    quiet, rows, saved, due = 0.0, -1, -1, 0.0
     step = 0.25
     while not watcher.ended.wait(step):
         for query in queries:
@@ -297,6 +328,11 @@ def _wait_for_end(folder: Path, watcher: RunWatcher, queries: list[Any], patienc
         is_reading = all(query.lastProgress for query in queries)
         quiet = quiet + step if is_reading and total == rows else 0.0
         rows = total
+        if state is not None and rows != saved and time.monotonic() >= due:
+            begun = time.monotonic()
+            watcher.save(state)
+            # A large state takes long to write: at most a tenth of the time goes into that.
+            saved, due = rows, time.monotonic() + max(SAVE_SECONDS, 10 * (time.monotonic() - begun))
         if patience_seconds is not None and quiet >= patience_seconds:
             return
         if (folder / META_FILE).exists():

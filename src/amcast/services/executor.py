@@ -87,6 +87,8 @@ class Executor:
         if group not in self.groups:
             raise UsageError(f"group {group!r}; expected one of {list(self.groups)}")
         self._checks = checks
+        self._operations = self.description.operations
+        self._digest_of_class = self.description.digest
         self._codec = FieldCodec(self.description.service, self.description.fields)
         self.service = self._make_service()
         self.executed = 0
@@ -118,9 +120,9 @@ class Executor:
     def deliver(self, position: int, destinations: Sequence[str], payload: bytes) -> None:
         """Takes the next payload that the group delivers; payloads that are not of a service are ignored."""
         content = decode_payload(payload)
-        if isinstance(content, Command):
+        if type(content) is Command:
             self._accept_command(QueuedCommand(content, position, tuple(destinations)))
-        elif isinstance(content, Value):
+        elif type(content) is Value:
             self._accept_value(content)
 
     def _accept_command(self, queued: QueuedCommand) -> None:
@@ -132,19 +134,27 @@ class Executor:
         is_forgotten = session is None and command.is_retry
         session = self._sessions[command.session] = session or SessionState()
         if command.acknowledged > session.acknowledged:
-            session.acknowledged = command.acknowledged
-            for request in [request for request in session.results if request < command.acknowledged]:
-                del session.results[request]
+            session.forget_before(command.acknowledged)
         request = command.request
         if request < session.acknowledged or request in session.results or request in session.pending:
             return
-        session.pending.add(request)
-        self._queue.append(queued)
         if is_forgotten:
             # The first attempt may have been executed before the session was forgotten.
-            self._queue.pop()
             self._finish(queued, Failure("SessionForgotten", "the group does not remember this session's calls"), 0)
-        self._forget_sessions()
+        else:
+            self._execute(queued, session)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._forget_sessions()
+
+    def _execute(self, queued: QueuedCommand, session: SessionState) -> None:
+        """Executes a new command, at once if nothing waits; what is finished then was never pending."""
+        if self._execution is None and not self._queue:
+            self._begin(queued)
+            if self._execution is None:
+                return
+        else:
+            self._queue.append(queued)
+        session.pending.add(queued.command.request)
         self._run()
 
     def _accept_keyed(self, queued: QueuedCommand) -> None:
@@ -152,9 +162,8 @@ class Executor:
         self._forget_keys(0)
         if queued.command.session not in self._keyed:
             self._forget_keys(1)
-            self._keyed[queued.command.session] = SessionState(pending={queued.command.request})
-            self._queue.append(queued)
-            self._run()
+            session = self._keyed[queued.command.session] = SessionState()
+            self._execute(queued, session)
 
     def _forget_keys(self, more: int) -> None:
         """Forgets the oldest calls with a key beyond the number, if so many more come, and the time that the service
@@ -172,8 +181,6 @@ class Executor:
         return (self._keyed if session & KEY_BIT else self._sessions).get(session)
 
     def _forget_sessions(self) -> None:
-        if len(self._sessions) <= MAX_SESSIONS:
-            return
         for id in [id for id, one in self._sessions.items() if not one.pending]:
             if len(self._sessions) <= MAX_SESSIONS:
                 return
@@ -241,7 +248,7 @@ class Executor:
 
     def _begin(self, queued: QueuedCommand) -> None:
         command = queued.command
-        if command.digest != self.description.digest:
+        if command.digest != self._digest_of_class:
             sentence = (
                 f"the caller's {self.description.name} has digest {command.digest}; expected {self.description.digest},"
                 f" that of the replicas: the same class on both sides"
@@ -249,35 +256,24 @@ class Executor:
             self._finish(queued, Failure("ServiceDiffers", sentence), 0)
             return
         try:
-            operation = self.description.find(command.name)
+            operation = self._operations.get(command.name) or self.description.find(command.name)
             arguments = operation.decode(command.arguments)
         except (UsageError, msgspec.MsgspecError) as error:
             self._finish(queued, Failure("UsageError", f"{command.name}: {error}"), 0)
             return
-        self._now_ns = max(self._now_ns, command.now_ns)
-        at = self._make_at(queued, operation, arguments)
+        if command.now_ns > self._now_ns:
+            self._now_ns = command.now_ns
+        destinations, position, call = queued.destinations, queued.position, (command.session, command.request)
+        at = At(self.group, destinations, position, self._now_ns, call, operation, arguments, self.owner_of)
         before = self._digest() if self._checks else ""
         returned = self._call(operation, at, arguments)
-        if isinstance(returned, GeneratorType):
+        if type(returned) is GeneratorType:
             self._execution = Execution(queued, returned, before)
             self._advance(self._execution, None)
         else:
-            if operation.kind == "query" and self._checks:
+            if before and operation.kind == "query":
                 self._check_unchanged(before, f"{command.name} is a query")
             self._finish(queued, returned, 0)
-
-    def _make_at(self, queued: QueuedCommand, operation: Operation, arguments: msgspec.Struct) -> At:
-        command = queued.command
-        return At(
-            self.group,
-            queued.destinations,
-            queued.position,
-            self._now_ns,
-            command.id,
-            operation,
-            arguments,
-            self.owner_of,
-        )
 
     def owner_of(self, key: str) -> str:
         """The group that owns a key."""
@@ -356,21 +352,23 @@ class Executor:
 
     def _finish(self, queued: QueuedCommand, outcome: Success | Failure, steps: int) -> None:
         command = queued.command
-        session, about = self._find_session(command.session), b""
+        id, request, about = command.session, command.request, b""
+        session = (self._keyed if id & KEY_BIT else self._sessions).get(id)
         if session is None:
-            session = self._sessions[command.session] = SessionState()
-        if command.session & KEY_BIT:
+            session = self._sessions[id] = SessionState()
+        if id & KEY_BIT:
             session.finished_ns, about = self._now_ns, digest_call(command)
-        session.pending.discard(command.request)
-        result = Result(command.request, outcome, queued.position, steps, about)
-        if command.request >= session.acknowledged:
-            session.results[command.request] = result
+        session.pending.discard(request)
+        result = Result(request, outcome, queued.position, steps, about)
+        if request >= session.acknowledged:
+            session.results[request] = result
         self.executed += 1
         self.finished_until = queued.position + 1
-        self.finished.append(command.id)
-        for value in self._received.pop(command.id, ()):
-            if value.group != self.group:
-                self._answer_late(result, value)
+        self.finished.append((id, request))
+        if self._received:
+            for value in self._received.pop((id, request), ()):
+                if value.group != self.group:
+                    self._answer_late(result, value)
         if self._checks:
             self._codec.check(self.service)
 

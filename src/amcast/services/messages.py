@@ -137,6 +137,17 @@ class SessionState(msgspec.Struct, array_like=True):
     finished_ns: int = 0
     """Of a call with a key: the group's time when it was finished."""
 
+    def forget_before(self, request: int) -> None:
+        """Forgets the results that the caller has: those below a request."""
+        results = self.results
+        if request - self.acknowledged <= len(results):
+            for one in range(self.acknowledged, request):
+                results.pop(one, None)
+        else:
+            for one in [known for known in results if known < request]:
+                del results[one]
+        self.acknowledged = request
+
 
 class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
     """The state of an executor: a function of what its group delivered."""

@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "check": {"kernel", "trace"},
     "storage": {"kernel"},
     "services": {"kernel"},
+    "apps": {"kernel", "services", "workloads"},
     "simulation": {"kernel", "trace", "data", "storage", "services"},
     "live": {"kernel", "trace", "storage", "services"},
     "pipeline": {"kernel", "trace", "check"},

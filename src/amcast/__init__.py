@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amcast.live.server.forked_state import forked
     from amcast.live.server.replica import Replica
     from amcast.live.server.state_schedule import StateSchedule
+    from amcast.pipeline.measure.loaded_run import load
     from amcast.services.calls import Outcome
     from amcast.services.declaration import At, Key, Service, command, query
     from amcast.services.errors import (
@@ -68,6 +69,7 @@ __all__ = [
     "connect",
     "connect_blocking",
     "forked",
+    "load",
     "query",
     "read_cluster",
     "run_replica",
@@ -107,12 +109,13 @@ if not TYPE_CHECKING:
         "connect_blocking": "amcast.cluster",
         "query": "amcast.services.declaration",
         "forked": "amcast.live.server.forked_state",
+        "load": "amcast.pipeline.measure.loaded_run",
         "read_cluster": "amcast.live.config.cluster",
         "run_replica": "amcast.cluster",
         "run_service": "amcast.cluster",
         "subscribe": "amcast.cluster",
     }
-    """Modules of the live system, imported on first use: the laboratory works without sockets."""
+    """Modules that are imported on first use: the laboratory works without sockets, and clients without Arrow."""
 
     def __getattr__(name):
         if name in _MODULES:

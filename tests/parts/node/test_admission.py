@@ -9,7 +9,7 @@ from amcast.kernel.effects import Effect, Note, Remember, Restart, Send
 from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
 from amcast.kernel.folder import FolderState, KnownFolder
 from amcast.kernel.ids import ProcessId
-from amcast.kernel.message import Body, Message, State
+from amcast.kernel.message import Body, Message, Record, State
 from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import change_topology, encode_topology
 from amcast.kernel.topology import Topology
@@ -24,8 +24,10 @@ from amcast.parts.node.messages import (
     Heartbeat,
     NodeConfig,
     NodeState,
+    RealTimeCheckpoint,
 )
 from amcast.parts.node.node import Node
+from amcast.parts.ordering.consistent_cut import GroupOrderState
 from amcast.protocols.catalogue import CATALOGUE
 
 
@@ -470,12 +472,16 @@ def test_process_learns_from_a_reply_which_members_must_confirm_its_folder() -> 
     assert scene.standing(0) == "admitted"
 
 
-def test_process_finds_in_its_records_which_members_must_confirm_its_folder() -> None:
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_process_finds_in_its_records_which_members_must_confirm_its_folder(is_wrapped: bool) -> None:
+    """Also where real-time order has put an envelope around the record."""
     first = Topology.grid(1, 3)
     moved = change_topology(change_topology(first, 0, add=10), 0, remove=2)
     spec = build_reconfigurable_spec(CATALOGUE["primcast"])
     node = Node(spec.process(0, first, spec.configure()), NodeConfig(omega=None))
-    record = ConfigurationRecord(ConfigurationStart(2, encode_topology(moved)), encode_topology(first), 0)
+    record: Record = ConfigurationRecord(ConfigurationStart(2, encode_topology(moved)), encode_topology(first), 0)
+    if is_wrapped:
+        record = RealTimeCheckpoint(record, GroupOrderState(0, ()))
     effects = node.step((Started((record,), 1, FolderState(7, 1, 1, admitted=True, start=5)),), 0)
     asked = [effect.targets for effect in effects if type(effect) is Send]
     assert asked == [(1, 10)]

@@ -276,7 +276,7 @@ class Node(Process):
         match event:
             case Started(records):
                 if self._reconfigurable is not None:
-                    self._adopt_topology(self._reconfigurable.recorded_topology(records))
+                    self._adopt_topology(self._reconfigurable.recorded_topology(open_checkpoints(records)))
                 admission.start(event)
             case Timer(name) if name in (RETRY_TIMER, GRACE_TIMER):
                 admission.handle_timer(name)

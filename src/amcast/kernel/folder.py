@@ -1,7 +1,7 @@
 """What a node's data folder says of itself when the node starts. Only its peers can tell whether that is still true:
 an emptied folder looks like a new one, and an older copy of a folder looks sound."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -12,6 +12,13 @@ Condition = Literal["fresh", "sound", "doubtful", "lost", "diverged"]
 read, unless the folder is an older copy. doubtful: records that were durable once may be missing or damaged. lost: an
 operator prepared an empty folder in place of one that is lost (`amcast replace`). diverged: a majority of its group
 contradicted what the node delivered."""
+
+
+MAX_STARTS: Final = 128
+"""How many of its last starts a folder keeps."""
+
+Starts = tuple[tuple[int, int], ...]
+"""Incarnations and random numbers of starts, oldest first."""
 
 
 class KnownFolder(Struct, frozen=True, array_like=True, gc=False):
@@ -47,3 +54,5 @@ class FolderState(Struct, frozen=True, array_like=True):
     """A random number of this start: two starts of copies of one folder may have the same incarnation."""
     accepts_loss: bool = False
     """Whether an operator lets the node take part with the folder as it is, and accepts what may be lost by it."""
+    starts: Starts = ()
+    """The last starts with these records, this one included."""

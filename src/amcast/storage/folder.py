@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amcast.kernel.folder import Condition, FolderState, KnownFolder
+from amcast.kernel.folder import MAX_STARTS, Condition, FolderState, KnownFolder
 from amcast.storage import segments
 from amcast.storage.client_ids import FILE as CLIENT_IDS
 from amcast.storage.errors import DamagedLogError
@@ -69,6 +69,7 @@ class StorageFolder:
             admitted=identity.admitted,
             start=self._start,
             accepts_loss=identity.accepts_loss,
+            starts=identity.starts,
         )
 
     def remember(self, peers: tuple[KnownFolder, ...], admitted: bool, doubt: str = "", divergence: str = "") -> None:
@@ -89,8 +90,9 @@ class StorageFolder:
         and above the `records` that others know of; the next incarnation is at least the given one, and never that of a
         node that takes part for the first time."""
         last = max(self._identity.incarnation, incarnation - 1)
-        # A copy from before the first admission says that its node never took part; others know better.
-        self._identity = replace(self._identity, incarnation=last, doubt="", is_lost=True)
+        # A copy from before the first admission says that its node never took part; others know better. They may also
+        # remember starts that it does not know, of which nothing is left.
+        self._identity = replace(self._identity, incarnation=last, doubt="", is_lost=True, starts=())
         if self.log is None:
             self._put_aside()
             self._identity = write_identity(self._files, self._identity)
@@ -128,7 +130,9 @@ class StorageFolder:
                     f" the folder and admit it anew with `amcast replace`"
                 )
             identity = Identity(draw_folder(), -1)
-        return write_identity(self._files, replace(identity, incarnation=identity.incarnation + 1))
+        incarnation = identity.incarnation + 1
+        starts = (*identity.starts, (incarnation, self._start))[-MAX_STARTS:]
+        return write_identity(self._files, replace(identity, incarnation=incarnation, starts=starts))
 
     def _begin_discarding(self, records: int) -> None:
         first = (max(self._identity.first, records) // EPOCH + 1) * EPOCH + 1

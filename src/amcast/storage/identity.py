@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.folder import KnownFolder
+from amcast.kernel.folder import KnownFolder, Starts
 from amcast.storage.atomic_files import decode_checked, encode_checked, write_atomically
 from amcast.storage.errors import DamagedLogError
 from amcast.storage.files import Files, read_file
@@ -40,6 +40,8 @@ class Identity(msgspec.Struct, frozen=True):
     peers: tuple[KnownFolder, ...] = ()
     divergence: str = ""
     """How the node diverged from its group; it does not take part again."""
+    starts: Starts = ()
+    """The last starts since the log began."""
 
 
 def read_identity(files: Files) -> Identity | None:

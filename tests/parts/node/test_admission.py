@@ -84,7 +84,8 @@ class Scene:
             condition = "sound" if old.admitted else old.condition
             state = FolderState(**{**fields, "incarnation": old.incarnation + 1, "condition": condition})
         fields = {name: getattr(state, name) for name in FolderState.__struct_fields__}
-        state = FolderState(**{**fields, "start": self.starts, **changes})  # type: ignore[arg-type]
+        starts = (*state.starts, (state.incarnation, self.starts))
+        state = FolderState(**{**fields, "start": self.starts, "starts": starts, **changes})  # type: ignore[arg-type]
         self.folders[process] = state
         node = self.nodes[process] = Node(Mute(process, self.topology), self.config)
         self.step(process, Started((), state.incarnation, state))
@@ -352,6 +353,54 @@ def test_older_copy_with_a_used_incarnation_is_noticed() -> None:
     scene.run()
     assert scene.started(1) == []
     assert scene.restarts == [(1, Restart(3, 0))]
+
+
+def test_older_copy_that_had_more_starts_than_the_original_is_noticed() -> None:
+    """It crashed in each of them before anybody had answered; its incarnation and records say nothing."""
+    scene = Scene()
+    scene.boot()
+    copy = scene.folders[1]
+    scene.stop(1)
+    scene.start(1)
+    scene.run()
+    scene.folders[1] = copy
+    for _ in range(3):
+        scene.stop(1)
+        scene.packets.clear()
+        scene.start(1)
+    assert scene.folders[1].incarnation > 1
+    scene.run()
+    assert scene.started(1) == []
+    assert scene.restarts == [(1, Restart(4, 0))]
+    assert scene.folders[1].reason.startswith("it is an older copy: process 0 remembers a start in incarnation 1 that")
+
+
+def test_folder_that_crashed_in_its_first_starts_is_admitted() -> None:
+    """Some members have heard of these starts, and some have not."""
+    scene = Scene()
+    scene.boot()
+    for reached in (0, 2):
+        scene.stop(1)
+        scene.packets.clear()
+        scene.start(1)
+        scene.run(lost=lambda source, target, body, reached=reached: target != reached)  # type: ignore[misc]
+    scene.stop(1)
+    scene.packets.clear()
+    scene.start(1)
+    scene.run()
+    assert scene.standing(1) == "admitted"
+    assert scene.restarts == []
+
+
+def test_starts_that_do_not_reach_back_to_a_remembered_one_say_nothing() -> None:
+    """A member was down while a folder had more starts than it keeps."""
+    scene = Scene()
+    scene.boot()
+    scene.stop(1)
+    scene.start(1, incarnation=200, starts=((199, 7), (200, 8)))
+    scene.run()
+    assert scene.standing(1) == "admitted"
+    assert scene.restarts == []
 
 
 def test_older_copy_that_asks_again_does_not_use_an_incarnation_again() -> None:

@@ -1,8 +1,8 @@
 """Admission: a process that starts takes part only when its group has confirmed the data folder that it starts with.
 
 A folder knows only what it says (`kernel/folder.py`): an emptied folder looks new, an older copy looks sound.
-Every process durably remembers of every other server which folder it had, in which incarnation, and how many records
-were durable there. A process that starts asks all servers, and its protocol starts after their answers:
+Every process durably remembers of every other server which folder it had, in which incarnation and start, and how many
+records were durable there. A process that starts asks all servers, and its protocol starts after their answers:
 
     process that starts                  every other server
       |---- AdmissionRequest ------------------>|  compares with what it remembers; remembers durably what is new
@@ -21,9 +21,15 @@ majority of n. The witnesses are the other members; of a group of one, all other
   this process have lost their folders: a majority, more than any protocol survives. So no folder of this process ever
   took part, and an empty state is its true state. A group that boots together needs one round trip and no operator; a
   group whose members are not all there at its first boot waits for them.
-- **sound** (admitted before): m - 1 members must know this folder and remember no more of it than it has. It waits for
-  the answers of all servers during `grace_ns`, because one that remembers more may be slow. If the answer comes later
-  still, the process marks its folder doubtful and restarts.
+- **sound** (admitted before): m - 1 members must know this folder and remember no more of it than it has: no later
+  incarnation, not more records, and no start that it does not know. It waits for the answers of all servers during
+  `grace_ns`, because one that remembers more may be slow. If the answer comes later still, the process marks its folder
+  doubtful and restarts. *Proof* that a member which remembers a start s of the folder notices every copy from before
+  s: a folder writes the number of a start before it asks anybody, so whatever has been remembered of s is in all later
+  states of the folder, and in no copy from before s; numbers are random, so no start of the copy has that of s, however
+  many it has had. It keeps the last `MAX_STARTS` of them; a list that begins behind the incarnation of s says nothing
+  about it. When records are put aside, the list begins anew, in an incarnation above all that were seen: it claims
+  nothing of what others remember any more.
 - **doubtful** (damaged, or an older copy): its records are not used. If the protocol readmits members that lost their
   records, and m other members take part, it restarts without records in an incarnation above all that were seen, and
   its group sends it its state. Otherwise it waits for an operator.
@@ -46,9 +52,8 @@ configuration that it began with.
 
 Limits. Incarnations are remembered before they take part; record counts arrive with heartbeats and are written every
 `remember_ns`, so an older copy that lacks less than this, or whose missing part was seen only by processes that are
-silent at its start, is noticed late or not at all. An older copy counts its own starts: if it crashes at each of them
-before anybody has answered, until it has had more than the original, its incarnation no longer tells. A group of one
-has no heartbeats: others know its incarnations only.
+silent at its start, is noticed late or not at all. An older copy that crashes in more than `MAX_STARTS` starts before
+anybody has answered has lost its list. A group of one has no heartbeats: others know its incarnations and starts only.
 """
 
 from collections.abc import Sequence
@@ -58,7 +63,7 @@ from msgspec import structs
 
 from amcast.kernel.effects import Restart
 from amcast.kernel.events import Event, Started
-from amcast.kernel.folder import FolderState, KnownFolder
+from amcast.kernel.folder import FolderState, KnownFolder, Starts
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Record
 from amcast.kernel.process import Process
@@ -191,7 +196,7 @@ class Admission:
         condition = "doubtful" if self._doubt else folder.condition
         return AdmissionRequest(
             folder.folder, folder.incarnation, folder.start, folder.records, condition, folder.accepts_loss,
-            self._owner.topology.configuration, folder.condition != "fresh" and self._is_confirmed(),
+            self._owner.topology.configuration, folder.condition != "fresh" and self._is_confirmed(), folder.starts,
         )  # fmt: skip
 
     def _own_folder(self) -> KnownFolder:
@@ -453,6 +458,11 @@ class Admission:
                 f"process {sender} remembers data folder {known.folder:016x} of this process, in incarnation"
                 f" {known.incarnation}; this is data folder {folder.folder:016x}, in incarnation {folder.incarnation}"
             )
+        if known.incarnation < folder.incarnation and known.records <= folder.records:
+            return (
+                f"it is an older copy: process {sender} remembers a start in incarnation {known.incarnation} that this"
+                f" folder does not know; here begins incarnation {folder.incarnation}"
+            )
         return (
             f"it is an older copy: process {sender} remembers incarnation {known.incarnation} and {known.records}"
             f" records of it; here begins incarnation {folder.incarnation} with {folder.records} records"
@@ -526,7 +536,14 @@ def _compare(known: KnownFolder | None, stated: KnownFolder, request: AdmissionR
         is_replacement = is_known_elsewhere and stated.incarnation > known.incarnation
         return "replaced" if is_replacement else "other"
     has_fewer = 0 <= stated.records < known.records
-    return "ahead" if stated.incarnation <= known.incarnation or has_fewer else "known"
+    is_older = stated.incarnation <= known.incarnation or has_fewer or _lacks_start(known, request.starts)
+    return "ahead" if is_older else "known"
+
+
+def _lacks_start(known: KnownFolder, starts: Starts) -> bool:
+    """Whether the starts that a folder states reach back to the one that is remembered, and do not contain it."""
+    reaches_back = bool(starts) and starts[0][0] <= known.incarnation
+    return reaches_back and all(start != known.start for _, start in starts)
 
 
 def _name_processes(processes: Sequence[ProcessId]) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from amcast.kernel.config import MILLISECOND, Config, SearchValues
 from amcast.kernel.effects import Deliver
 from amcast.kernel.events import Event
-from amcast.kernel.folder import Condition, FolderState, KnownFolder
+from amcast.kernel.folder import Condition, FolderState, KnownFolder, Starts
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.parts.client.messages import ClientSessionState
@@ -118,6 +118,8 @@ class AdmissionRequest(Body, frozen=True):
     """The newest configuration that the process knows."""
     is_confirmed: bool = False
     """Enough members know this folder: a memory of an earlier one is outdated."""
+    starts: Starts = ()
+    """`FolderState.starts`."""
 
 
 class AdmissionReply(Body, frozen=True):

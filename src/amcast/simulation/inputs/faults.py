@@ -36,7 +36,7 @@ from amcast.simulation.world.actions import (
     Suspicion,
     Unreachable,
 )
-from amcast.simulation.world.log_disk import LogDisk
+from amcast.simulation.world.log_disk import MAX_FAILING, LogDisk
 from amcast.simulation.world.membership import (
     can_change,
     list_topologies_in_force,
@@ -49,6 +49,9 @@ READMITTED_RATE: Final = 0.75
 """The share of faults that restart a process which was readmitted and has not started from its new disk: most runs
 have few faults left by then."""
 
+
+COPY_RATE: Final = 0.4
+"""The share of restarts before which an operator copies the data folder, if the faults of the run put copies back."""
 
 DRAWS: Final = 4
 """How often a fault is drawn if it does not fit."""
@@ -191,16 +194,18 @@ def count_noticeable_records(world: World, process: ProcessId) -> int:
 
 
 def is_copy_noticeable(world: World, process: ProcessId) -> bool:
-    """Whether so many members remember more records of a folder than its operator's copy has that one of them is in
-    every majority. A later incarnation is not enough: the copy counts its starts, too, and may be started, and crash,
-    more than once before anybody is asked."""
+    """Whether so many members remember more records of a folder than its operator's copy has, or a later start, that
+    one of them is in every majority. A later incarnation is not enough: the copy counts its starts, too, and may be
+    started, and crash, more than once before anybody is asked."""
     group, disk = world.topology.group_of(process), world.disks[process]
     assert group is not None, f"process {process} is in no group"
-    if type(disk) is not LogDisk or not disk.has_identity:
+    if type(disk) is not LogDisk or not disk.has_identity or disk.copied_state is None:
         return False
     members = present_topology(world).members(group)
     known = [one for member in members for one in world.folders[member].peers if one.process == process]
-    more = sum(one.records > disk.copied for one in known)
+    copied = disk.copied_state
+    starts = {start for _, start in copied.starts}
+    more = sum(one.records > disk.copied or (one.folder == copied.folder and one.start not in starts) for one in known)
     return more >= len(members) - len(members) // 2
 
 
@@ -547,7 +552,10 @@ class FaultInjector:
         if not world.disks[process].records:
             return self._forget(world, process)  # it would start with an empty disk
         crash = Crash(process, self._draw_kept(world, process), draw_torn(world, self._random))
-        return (crash, Recover(process, process in self._emptied_folders))
+        recover = Recover(process, process in self._emptied_folders)
+        if "rollback" in self._kinds and world.storage and self._random.random() < COPY_RATE:
+            return (DiskFault(process, "copy"), crash, recover)  # the copy lacks no record, and the next start
+        return (crash, recover)
 
     def _disk_fault(self, world: World) -> tuple[Fault, ...]:
         process = self._choose_victim(world)
@@ -613,7 +621,7 @@ class FaultInjector:
             return (Crash(process), Recover(process, rolled_back=depth)) if depth else ()
         if not is_copy_noticeable(world, process):
             return ()
-        return (DiskFault(process, "old"), Crash(process), Recover(process))
+        return (DiskFault(process, "old", self._random.randrange(MAX_FAILING)), Crash(process), Recover(process))
 
     def _choose_victim(self, world: World) -> ProcessId | None:
         """A server that is up; often one that a crash may hurt: one with records that are not durable, or a leader."""

@@ -83,7 +83,7 @@ class DiskFault(Action, frozen=True, tag="disk"):
     and reads do only a part of what they are asked; lost: the disk claims to have done the next writes, and has not;
     rot: a bit flips; cut: the power is cut during the next start; full: nothing can be written any more; space: it can
     again; copy: the operator copies the folder;
-    old: the operator puts that copy back as soon as the process is down."""
+    old: the operator puts that copy back as soon as the process is down, and its first starts fail."""
 
     process: ProcessId
     kind: Literal["short", "lost", "rot", "cut", "full", "space", "copy", "old"]

@@ -1,13 +1,13 @@
 """The data folder of a simulated node, apart from its records: identity and memory of other folders."""
 
 from amcast.kernel.effects import Remember
-from amcast.kernel.folder import Condition, FolderState, KnownFolder
+from amcast.kernel.folder import MAX_STARTS, Condition, FolderState, KnownFolder, Starts
 
 
 class Folder:
     """One folder. A folder that is emptied is replaced by another object."""
 
-    __slots__ = ("admitted", "divergence", "doubt", "is_lost", "number", "peers")
+    __slots__ = ("admitted", "divergence", "doubt", "is_lost", "number", "peers", "starts")
 
     def __init__(self, number: int, is_lost: bool = False) -> None:
         self.number = number
@@ -17,6 +17,7 @@ class Folder:
         self.admitted = False
         self.doubt = ""
         self.divergence = ""
+        self.starts: Starts = ()
 
     def remember(self, effect: Remember) -> None:
         """Makes durable what a node knows of folders."""
@@ -25,6 +26,7 @@ class Folder:
 
     def describe(self, incarnation: int, records: int, start: int) -> FolderState:
         """What the folder says of itself at a start."""
+        self.starts = (*self.starts, (incarnation, start))[-MAX_STARTS:]
         condition: Condition = "sound" if self.admitted else "lost" if self.is_lost else "fresh"
         return FolderState(
             folder=self.number,
@@ -35,4 +37,5 @@ class Folder:
             peers=self.peers,
             admitted=self.admitted,
             start=start,
+            starts=self.starts,
         )

@@ -39,6 +39,9 @@ LAST_CLIENT: Final = 1 << 24
 _OPERATIONS: Final = 12
 """A power cut happens within as many file operations; a commit that begins a segment takes about ten."""
 
+MAX_FAILING: Final = 6
+"""Fewer starts than this fail after an older copy was put back."""
+
 _encode: Final[Callable[[Record], bytes]] = msgspec.msgpack.Encoder().encode
 
 
@@ -50,6 +53,7 @@ class LogDisk(Disk):
         "_allocator",
         "_copy",
         "_cut",
+        "_failing_starts",
         "_folder",
         "_folders",
         "_has_lost_writes",
@@ -64,6 +68,7 @@ class LogDisk(Disk):
         "_unconfirmed",
         "_written",
         "copied",
+        "copied_state",
         "files",
         "has_identity",
         "peers",
@@ -101,6 +106,8 @@ class LogDisk(Disk):
         """An operator's copy of the folder; at first, of the one that the first start has made."""
         self.copied = 0
         """How many records the copy has, or had before they were replaced."""
+        self.copied_state: FolderState | None = None
+        """What the folder said of itself when it was copied."""
         self.peers: tuple[KnownFolder, ...] = ()
         """What the folder remembers of others."""
         self._allocator: ClientIdAllocator | None = None
@@ -108,6 +115,8 @@ class LogDisk(Disk):
         """Client ids that were allocated here, and not released."""
         self._is_old = False
         """The copy is put back when the process is down."""
+        self._failing_starts = 0
+        """In how many starts the copy is opened, and the process crashes before it has asked anybody."""
 
     def store(self, effect: Persist, limit: int = 1) -> None:
         if self._written == 0:
@@ -237,7 +246,7 @@ class LogDisk(Disk):
             case "cut":
                 self._cut = 1 + draw
             case "copy":
-                if self._folder is None:
+                if self._folder is None or self._is_old:
                     return False
                 self._take_copy()
             case "old":
@@ -245,6 +254,7 @@ class LogDisk(Disk):
                     return False
                 self._is_behind = True
                 self._is_old = True
+                self._failing_starts = draw % MAX_FAILING
                 if self._folder is None:
                     self._put_back()
         return True
@@ -253,13 +263,18 @@ class LogDisk(Disk):
 
     def _take_copy(self) -> None:
         assert self._folder is not None, "the process is down"
-        self._copy, self.copied = self.files.copy(), max(self._folder.state.records, self.count)
+        self._copy, self.copied_state = self.files.copy(), self._folder.state
+        self.copied = max(self._folder.state.records, self.count)
 
     def _put_back(self) -> None:
-        """Puts the operator's copy back."""
+        """Puts the operator's copy back, and starts it as often as it fails."""
         assert self._copy is not None
         self.files.put_back(self._copy)
         self._is_old = False
+        for _ in range(self._failing_starts):
+            with contextlib.suppress(DamagedLogError, OSError):  # a full disk, or a damaged copy, fails earlier still
+                StorageFolder(self.files, self._draw_folder, segment_bytes=self._segment_bytes)
+            self.files.kill_process()
 
     def _write(self, group: list[Persist]) -> None:
         assert self._folder is not None, "the process is down"

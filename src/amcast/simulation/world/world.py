@@ -484,7 +484,7 @@ class World:
                 count = max(disk.count, effect.records)
                 disk.erase()
                 disk.count = count
-                folder.doubt = ""
+                folder.doubt, folder.starts = "", ()
             self._forget(process)
         if disk.can_start:
             self.boot(process)

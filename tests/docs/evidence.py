@@ -202,7 +202,7 @@ def _render_gate() -> list[str]:
             "Well-known bugs, each planted into one module and looked for by `amcast fuzz` alone, up to 2,000 seeds"
             " (`python -m tests.mutants.gate --results docs/evidence/gate.json`):"
             f" **{len(found)} of {len(findings)} found**, half of them by seed {median}, 90 % by seed {late};"
-            f" {data['bugs'] - len(findings)} of {data['bugs']} were not looked for."
+            f" for {data['bugs'] - len(findings)} of the {data['bugs']} bugs the search has not ended."
         ),
         "",
         *_table(

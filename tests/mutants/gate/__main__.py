@@ -52,7 +52,7 @@ def main() -> int:
             finding = task.result()
             known[finding.bug.name] = finding
             if options.results:
-                write_findings(options.results, known)
+                write_findings(options.results, known, options.seeds)
             print(describe(finding), file=sys.stderr if options.json else sys.stdout, flush=True)
     findings = [known[bug.name] for bug in chosen]
     missed = [finding for finding in findings if finding.seed < 0]
@@ -72,7 +72,8 @@ def read_findings(file: Path) -> dict[str, Finding]:
     return {row["bug"]: Finding(BUGS[row["bug"]], row["seed"], row["judge"], row["story"]) for row in rows}
 
 
-def write_findings(file: Path, findings: dict[str, Finding]) -> None:
+def write_findings(file: Path, findings: dict[str, Finding], seeds: int) -> None:
+    """Writes what is certain: a bug that was not found within fewer seeds than it has is looked for again."""
     rows = [
         {
             "bug": one.bug.name,
@@ -84,6 +85,7 @@ def write_findings(file: Path, findings: dict[str, Finding]) -> None:
             "story": one.story[:300],
         }
         for one in findings.values()
+        if one.seed >= 0 or one.bug.most_seeds <= seeds
     ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"source": digest_source(), "bugs": len(BUGS), "findings": rows}, indent=1) + "\n")

@@ -262,8 +262,8 @@ BUGS: Final = (
     Bug(
         "flexcast-takes-a-request-twice",
         "protocols.flexcast.process",
-        "self.order.lca(message.destinations) == self.home and self._requested.add(message.id):",
-        "self.order.lca(message.destinations) == self.home:",
+        "self.order.lca(message.destinations) != self.home or not self._requested.add(message.id):",
+        "self.order.lca(message.destinations) != self.home:",
         "flexcast",
     ),
     Bug(

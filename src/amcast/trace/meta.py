@@ -4,8 +4,9 @@ Only `schema` and `run` are required, so that any system can write a trace; unkn
 """
 
 import sys
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 from typing import Annotated, Any, Literal
@@ -63,8 +64,11 @@ def collect_versions() -> dict[str, str]:
 @cache
 def _read_versions() -> tuple[tuple[str, str], ...]:
     own = sys.modules["amcast"].__version__  # an archive that is shipped to a cluster has no metadata
-    others = ((name, version(name)) for name in ("msgspec", "pyarrow"))
-    return ("python", python_version()), ("amcast", own), *others
+    versions = [("python", python_version()), ("amcast", own)]
+    for name in ("msgspec", "pyarrow"):
+        with suppress(PackageNotFoundError):  # searches run without pyarrow
+            versions.append((name, version(name)))
+    return tuple(versions)
 
 
 def encode_metas(metas: Meta | list[Meta]) -> bytes:

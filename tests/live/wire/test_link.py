@@ -178,6 +178,24 @@ def test_heartbeat_acknowledges_frames_that_no_frame_has() -> None:
     run(main())
 
 
+def test_only_frames_that_no_connection_took_are_unsent() -> None:
+    async def main() -> None:
+        async with pair(Limits(heartbeat_s=60.0)) as (low, high, _):
+            link = high.network.links[0]
+            high.send(0, 1)
+            high.flush()
+            await until(lambda: low.received == [1])
+            sent = link.queued_bytes
+            assert sent > 0
+            assert link.unsent_bytes == 0
+            link.pause()
+            high.send(0, 2)
+            high.flush()
+            assert link.unsent_bytes == link.queued_bytes - sent > 0
+
+    run(main())
+
+
 def test_stopping_process_acknowledges_received_frames() -> None:
     async def main() -> None:
         async with pair(Limits(heartbeat_s=60.0)) as (low, high, _):

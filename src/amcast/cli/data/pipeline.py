@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from amcast.cli.extras import require_extra
 from amcast.cli.output import EXIT_CODES, HOLDS, JsonFlag, colour_verdict, err, out, print_json, print_table
 from amcast.cli.panels import TRACES
 from amcast.kernel.errors import UsageError
@@ -50,6 +51,8 @@ def sweep(
 
     Example: amcast sweep plans/five.toml --out sweeps/five --traces
     """
+    require_extra("spark")
+
     from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
     from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job
@@ -116,6 +119,7 @@ def measure(
 
     Example: amcast measure runs/latest
     """
+    require_extra("spark")
     result = _measure_folder(folder, target, master, keep_edges, _parse_groups(order), scratch)
     if json:
         print_json({**vars(result), "out": str(result.out)})
@@ -140,6 +144,8 @@ def report(
 
     Example: amcast report sweeps/five
     """
+    require_extra("spark")
+
     from amcast.figures.report import read_tables, write_report
     from amcast.lab import report_summary
     from amcast.pipeline.sweep import job
@@ -176,6 +182,8 @@ def compact(
 
     Example: amcast compact runs/latest --out runs/compacted
     """
+    require_extra("spark")
+
     from amcast.pipeline.rows.run_copy import copy_run
 
     tables = copy_run(folder, target)

@@ -16,6 +16,7 @@ from amcast.check.histories.register import check_register
 from amcast.check.judge import judge
 from amcast.check.verdict import Report, worst_verdict
 from amcast.cli.data.verdicts import print_reports
+from amcast.cli.extras import require_extra
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, out, print_json
 from amcast.cli.panels import TRACES
 from amcast.kernel.errors import UsageError
@@ -63,6 +64,7 @@ def check(
         raise UsageError(f"--master {master}: only for --engine spark")
     if scratch is not None and engine != "spark":
         raise UsageError(f"--scratch {scratch}: only for --engine spark")
+    require_extra("spark" if engine == "spark" else "trace")
     reports = (
         _judge_with_spark(folder, master, scratch) if engine == "spark" else [judge(run) for run in read_runs(folder)]
     )
@@ -121,6 +123,8 @@ def watch(
 
     Examples: amcast watch runs/demo/trace   |   amcast watch runs/demo/trace --state watch.state --alert alerts.jsonl
     """
+    require_extra("spark")
+
     from amcast.pipeline.watch.job import watch as follow
 
     try:
@@ -189,6 +193,7 @@ def view(
 
     Examples: amcast view runs/latest --message 3000000002   |   amcast view runs/latest --window 0..20 --picture a.svg
     """
+    require_extra("trace")
     run = read_run(folder, run_name)
     origin = find_origin(run)
     selection = Selection(message, process, *_parse_window(window, origin), origin)

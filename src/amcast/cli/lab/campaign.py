@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from amcast.cli.data.pipeline import MasterOption
+from amcast.cli.extras import require_extra
 from amcast.cli.lab.search import parse_seeds
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, print_json, print_table
 from amcast.cli.panels import SEARCH
@@ -52,6 +53,8 @@ def campaign(
 
     Example: amcast campaign --protocols primcast,whitebox --seeds 0..19999 --out runs/campaign
     """
+    require_extra("spark")
+
     from amcast.pipeline.campaign import job
     from amcast.pipeline.campaign.aggregate import aggregate_runs, decide_verdict
     from amcast.pipeline.spark.session import open_session

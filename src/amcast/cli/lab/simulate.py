@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from amcast.check.verdict import MAX_SENTENCES
 from amcast.cli.data.verdicts import print_report
+from amcast.cli.extras import require_extra
 from amcast.cli.lab.plan_options import (
     ClientsOption,
     DestinationsOption,
@@ -265,6 +266,7 @@ def simulate(
 
     Example: amcast simulate --protocol skeen --groups 4 --destinations 2 --messages 10000 --out runs/first
     """
+    require_extra("trace")
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, environment)
     lay(values, "faults.profile", faults)
     lay(values, "order", order)

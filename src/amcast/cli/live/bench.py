@@ -6,6 +6,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
+from amcast.cli.extras import require_extra
 from amcast.cli.output import (
     EXIT_CODES,
     HOLDS,
@@ -71,6 +72,8 @@ def bench(
 
     Example, latency at a fixed rate: amcast bench --connections 12 --outstanding 10 --rate 1000
     """
+    require_extra("trace")
+
     from amcast.lab.live_benchmark import BenchmarkPlan
     from amcast.lab.live_benchmark import run_benchmark as measure
 
@@ -135,6 +138,8 @@ def compare(
 
     Example: amcast compare plans/wan-compare.toml
     """
+    require_extra("trace")
+
     from amcast.cli.live.cluster import _free
     from amcast.lab.simulated_vs_live import compare_worlds
     from amcast.simulation.inputs.plan import parse_plan, read_plan

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from amcast.cli.extras import require_extra
 from amcast.cli.output import EXIT_CODES, HOLDS, UNKNOWN, VIOLATED, JsonFlag, colour_verdict, err, out, print_json
 from amcast.cli.panels import OPERATE, RUN
 from amcast.kernel.errors import UsageError
@@ -61,6 +62,8 @@ def demo(
 
     Example: amcast demo --out runs/demo
     """
+    require_extra("spark")
+
     from amcast.cli.data.pipeline import write_page
     from amcast.lab.demo import run_demo
     from amcast.pipeline.check.job import check

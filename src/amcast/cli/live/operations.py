@@ -78,7 +78,7 @@ def _print_status(answers: dict[str, dict[str, Any]], names: dict[int, str]) -> 
         "lag",
         "pending",
         "not durable",
-        "queued",
+        "unsent bytes",
         "incarnation",
     ]
     rows = [[name, *_row(status, names)] for name, status in answers.items()]
@@ -125,7 +125,7 @@ def _row(status: dict[str, Any], names: dict[int, str]) -> list[object]:
         status["lag"],
         protocol.get("pending"),
         queues["appended"] - queues["durable"],
-        sum(link["queued_bytes"] for link in status["links"]),
+        sum(link.get("unsent_bytes", link["queued_bytes"]) for link in status["links"]),
         status["incarnation"],
     ]
 
@@ -199,6 +199,8 @@ def roll(
     from amcast.live.config.cluster import read_cluster
     from amcast.live.operations.cluster_status import fetch_current, restart_all
 
+    if not command.strip():
+        raise UsageError(f"command = {command!r}; expected one that restarts {{node}}")
     cluster = fetch_current(read_cluster(config), client)
 
     def restart(node: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from amcast.cli.extras import require_extra
 from amcast.cli.output import EXIT_CODES, JsonFlag, SeedOption, colour_verdict, err, out, print_json, print_table
 from amcast.cli.panels import SEARCH
 from amcast.kernel.config import parse_config
@@ -52,6 +53,8 @@ def torture(
 
     Example, without root: amcast torture --network proxy --faults cut,flap,corrupt --seed 7
     """
+    require_extra("trace")
+
     from dataclasses import asdict
 
     from amcast.lab.torture.campaign import FILE, TorturePlan, run_torture

@@ -109,16 +109,21 @@ def build_replica(
     coalesce_us: int = 0,
     service: ServiceHost | None = None,
 ) -> "tuple[ReplicaRuntime, FolderRecorder | None]":
-    """Builds a replica from its cluster.toml, not started, and its recorder, which the caller closes at the end."""
+    """Builds a replica from its cluster.toml, not started, and its recorder, which the caller closes at the end.
+
+    What a configuration can lack is found before the data folder is opened. The file of client ids is written at once:
+    a later incarnation that finds none takes it for lost.
+    """
     spec.check_topology(cluster.topology)
+    wiring = cluster.node_transport(cluster.name_of(me))
+    recorder, recorded = open_recorder(cluster, me) if cluster.trace_mode != "off" else (None, 0)
     with contextlib.ExitStack() as undo:
         store = open_store(cluster.data_folder(me), cluster.durability)
         undo.callback(store.close)
-        wiring = cluster.node_transport(cluster.name_of(me))
+        client_ids = ClientIdAllocator(SystemFiles(cluster.data_folder(me)), me, store.incarnation)
         roster, first = load_roster(cluster, me, store.has_records)
         process = spec.process(me, first, spec.configure(protocol_options(cluster, spec)))
         data_folder.record_owner(cluster, me)
-        recorder, recorded = open_recorder(cluster, me) if cluster.trace_mode != "off" else (None, 0)
         archive = open_archive(cluster, me)
         if archive is not None:
             undo.callback(archive.close)
@@ -131,7 +136,7 @@ def build_replica(
             limits=cluster.limits,
             durability=cluster.durability,
             config=str(cluster.file),
-            client_ids=ClientIdAllocator(SystemFiles(cluster.data_folder(me)), me, store.incarnation),
+            client_ids=client_ids,
             roster=roster,
             folder=cluster.data_folder(me),
             state_source=application if application is not None and application.can_take else None,
@@ -223,8 +228,13 @@ def _combine(*callbacks: Callable[[], None] | None) -> Callable[[], None] | None
 def open_recorder(cluster: Cluster, me: ProcessId) -> "tuple[FolderRecorder, int]":
     """A recorder in the cluster's run folder, and the first position that it has not recorded yet."""
     # Arrow is slow to load; a node that records nothing starts without it.
-    from amcast.live.server import trace_recorder
-
+    try:
+        from amcast.live.server import trace_recorder
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"trace.mode = {cluster.trace_mode!r}, but {error.name} is not installed; expected:"
+            " pip install 'amcast[trace]', or trace.mode = 'off'"
+        ) from None
     return trace_recorder.open_recorder(cluster, f"process-{me:05d}"), trace_recorder.next_unrecorded_position(
         cluster, me
     )

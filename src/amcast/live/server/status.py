@@ -268,12 +268,14 @@ def describe_holding(process: Process) -> str:
 
 def _describe_link(link: Link | None, peer: ProcessId) -> dict[str, Any]:
     if link is None:
-        return {"peer": peer, "up": False, "queued_bytes": 0, "congested": False, "version": None, "incarnation": None}
+        none = {"queued_bytes": 0, "unsent_bytes": 0, "congested": False, "version": None, "incarnation": None}
+        return {"peer": peer, "up": False, **none}
     up = link.connection is not None
     return {
         "peer": peer,
         "up": up,
         "queued_bytes": link.queued_bytes,
+        "unsent_bytes": link.unsent_bytes,
         "congested": link.is_congested,
         "version": link.version if up else None,
         "incarnation": None if link.peer_incarnation is None else link.peer_incarnation[0],

@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from msgspec import MsgspecError
@@ -238,6 +239,14 @@ class Link:
     def _written(self) -> int:
         """Number of the last frame written to the present connection."""
         return self._sent if self._is_flowing else self._written_before_pause
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Size of the frames that no connection has taken yet. Frames that only lack an acknowledgement, which may come
+        much later on an idle link, are not counted."""
+        if self.connection is None:
+            return self.queued_bytes
+        return sum(map(len, islice(self._queue, self._written - self._acknowledged_until, None)))
 
     def pause(self) -> None:
         """Stops writing: the present connection takes no more for now."""

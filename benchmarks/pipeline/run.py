@@ -98,14 +98,15 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
     from amcast.pipeline.check.job import CheckLimits, check, load_kernels
     from amcast.pipeline.check.run_view import build_file_view
     from amcast.pipeline.check.survey import (
-        comparison_calls,
         fingerprint_chain,
         join_surveys,
         merge_chains,
+        plan_comparison,
         plan_longest_chain,
         survey_multicasts,
     )
-    from amcast.pipeline.rows.files import read_row_groups, read_trace_folder
+    from amcast.pipeline.rows.files import read_trace_folder
+    from amcast.pipeline.rows.footers import prove_tables, read_footers
     from amcast.pipeline.rows.sequences import FileSequences, are_separated
     from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.spark.tasks import make_spark_runner
@@ -115,9 +116,12 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
         # Loading the kernels in the workers is part of starting the session.
         run([(load_kernels, (number,)) for number in range(4 * (os.cpu_count() or 1))])
         found = read_trace_folder(str(folder))
-        rows = read_row_groups(found.tables["deliveries"])
+        names = [meta.run for meta in found.metas]
+        read = {table: tuple(read_footers(table, files, names)) for table, files in found.tables.items()}
+        footers = prove_tables(run, read, names).footers
+        rows = list(footers["deliveries"])
         assert are_separated(rows)
-        view = build_file_view(found, found.metas[0], FileSequences(rows), is_sorted=False)
+        view = build_file_view(found, footers, found.metas[0], FileSequences(rows), is_sorted=False)
         judge = Examination(view, run)
         plans = [plan_longest_chain(group, members, judge.ends) for group, members in view.members.items()]
 
@@ -133,11 +137,12 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
             return int(total.find_differences(join_surveys(answers[len(chains) :], judge.buckets).prints).sum())
 
         def replicas() -> int:
-            answers = run(comparison_calls(view.members.values(), view.sequences, judge.ends))
-            return sum(not replica.is_clean for answer in answers for replica in answer)
+            plan = plan_comparison(run, view.members.values(), view.sequences, judge.ends)
+            found = [one for answer in run(plan.build_calls(view.sequences)) for one in answer] + plan.find_empty()
+            return sum(not one.is_clean for one in found)
 
         def order() -> int:
-            merged, _ = run([(merge_chains, (view.sequences, plans, judge.buckets))])[0]
+            merged, *_ = run([(merge_chains, (view.sequences, plans, judge.buckets))])[0]
             return len(merged.heads)
 
         def packets() -> int:

@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test tests lint style types bench campaign mutation clean
+.PHONY: help setup run test tests lint style types bench campaign mutation docs clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,10 @@ campaign: setup  ## hours of searching: a million spoiled inputs at the wire, ra
 
 mutation: setup  ## hours of searching: a fixed sample of planted faults, and how many of them fuzzing finds
 	$(BIN)/python -m tests.mutation
+
+docs: setup  ## the documentation as a site that needs no network: build/site/index.html
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m docs.site
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

@@ -164,8 +164,8 @@ class Multicaster:
         except TimeoutError:
             diagnosis = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
             raise DeliveryUnknownError(
-                f"a message to {' and '.join(self._topology.names_of(groups))} was not answered within {timeout_s} s;"
-                f" it may or may not be delivered{diagnosis}"
+                f"a message to {' and '.join(self._topology.names_of(groups))} was not answered within"
+                f" {timeout_s:.3g} s; it may or may not be delivered{diagnosis}"
             ) from None
 
     async def post(self, destinations: Destinations, payload: bytes) -> "asyncio.Future[Receipt]":

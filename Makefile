@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test tests lint style types bench campaign mutation docs clean
+.PHONY: help setup run test tests lint style types bench campaign mutation docs release clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ mutation: setup  ## hours of searching: a fixed sample of planted faults, and ho
 docs: setup  ## the documentation as a site that needs no network: build/site/index.html
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m docs.site
+
+release: setup  ## a wheel in dist/, the same bytes twice, checked, with its list of components; nothing is uploaded
+	$(BIN)/python -m release
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

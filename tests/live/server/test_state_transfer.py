@@ -20,8 +20,6 @@ from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.topology import Topology
 from amcast.live.client_batch import Delivery
-from amcast.live.rpc.client import RpcClient
-from amcast.live.rpc.messages import FetchState, StateChunk, StateHeader
 from amcast.live.server.application import Application, TakenState
 from amcast.live.server.journal import Journal
 from amcast.live.storage.state_files import StateFile, read_state, write_state
@@ -166,26 +164,6 @@ def test_deliveries_go_on_while_a_state_is_taken_and_sent(tmp_path: Path) -> Non
         await shop.stop("orders/3")
         await shop.start("orders/3")
         assert shop.ledgers["orders/3"].rows == rows(115), "what was spooled is in the journal"
-        await shop.stop(*shop.running)
-
-    run(main(), timeout_s=60)
-
-
-@pytest.mark.live
-def test_member_of_version_0_1_gets_the_bytes_of_a_state(tmp_path: Path) -> None:
-    async def main() -> None:
-        shop = Shop(tmp_path, durability="memory")
-        await shop.start("orders/1", "orders/2", "orders/3")
-        await talk(shop, 0, 7)
-        await shop.level(7)
-        rpc = RpcClient(shop.cluster.name, shop.cluster.addresses, shop.cluster.limits)
-        call = await rpc.call(0, FetchState(7))
-        header = await call.reply()
-        assert header == StateHeader(7, len(b"0|1|2|3|4|5|6"))
-        assert await call.reply() == StateChunk(b"0|1|2|3|4|5|6")
-        call.close()
-        fetched = await rpc.fetch_state([0], 7, tmp_path / "fetched")
-        assert read_state(fetched.path) == b"0|1|2|3|4|5|6"
         await shop.stop(*shop.running)
 
     run(main(), timeout_s=60)

@@ -420,6 +420,27 @@ def test_clock_raised_after_a_promise_does_not_bind_the_promised_ballot(scene: S
     assert scene.broken == ["ballot's clock"]
 
 
+def test_clock_of_a_majority_binds_later_ballots_although_a_member_lost_its_memory(scene: Scene) -> None:
+    report_nothing(scene, 5)
+    for member in (0, 1):
+        scene.ledger.publish_clock(VOLATILE, member, 0, 7)
+    scene.ledger.forget(1)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 0, 6, {})
+    assert scene.broken == ["ballot's clock"]
+
+
+def test_clock_from_before_a_loss_of_memory_is_not_counted_with_later_ones(scene: Scene) -> None:
+    report_nothing(scene, 5)
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 7)
+    scene.ledger.publish_clock(VOLATILE, 0, 0, 4)
+    scene.ledger.forget(1)
+    scene.ledger.publish_clock(VOLATILE, 0, 2, 8)
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 0, 4, {})
+    assert not scene.broken
+    scene.ledger.start_ballot(VOLATILE, 2, 5, 0, 3, {})
+    assert scene.broken == ["ballot's clock"]
+
+
 def test_new_timestamp_is_above_the_clock_of_a_majority(scene: Scene) -> None:
     for member in (0, 1):
         scene.ledger.publish_clock(VOLATILE, member, 0, 7)

@@ -35,7 +35,7 @@ class MemberWords:
 
 class DomainLedger:
     """Everything said by the members of a domain. What they said before they lost their memory still counts for
-    majorities: whoever admits them again must preserve it."""
+    majorities, clocks apart: whoever admits them again must preserve it."""
 
     def __init__(self, domain: Domain, configuration: int = 0) -> None:
         self.domain = domain
@@ -53,7 +53,9 @@ class DomainLedger:
         self.timestamps: dict[MessageId, Hashable] = {}
         """By message: its chosen value."""
         self.clocks: dict[int, list[int]] = {}
-        """By ballot, then by place: the highest clock that the member published."""
+        """By ballot, then by place: the highest clock that the member published since it lost its memory last."""
+        self.passed: dict[int, int] = {}
+        """By ballot: the clock that a majority had published up to it when some member lost its memory."""
         self.reached: dict[str, list[Any]] = {}
         """By measure, then by place: how far the member ever was."""
         self.reports = PromiseReports(domain.quorum)
@@ -132,7 +134,16 @@ class DomainLedger:
         for earlier, clocks in self.clocks.items():
             if earlier < ballot:
                 highest = list(map(max, highest, clocks))
-        return sorted(highest)[-self.domain.quorum]
+        passed = max((clock for earlier, clock in self.passed.items() if earlier < ballot), default=0)
+        return max(sorted(highest)[-self.domain.quorum], passed)
+
+    def forget_clocks(self, place: int) -> None:
+        """A member lost its memory. What a majority has published by now stays passed. Its old clocks do not count
+        together with later ones of others: these state that it lost its memory, and nobody relies on both."""
+        for ballot in sorted(self.clocks):
+            self.passed[ballot] = self.find_majority_clock(ballot + 1)
+        for clocks in self.clocks.values():
+            clocks[place] = 0
 
     def find_majority_reach(self, measure: str) -> Any:
         """How far a majority has come; None if no majority has said anything."""

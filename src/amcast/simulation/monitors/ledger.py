@@ -70,6 +70,7 @@ class Ledger(Listener):
                 ledger.words[place] = MemberWords()
                 ledger.words[place].held = held  # whoever admits the member again gives it all of that log
                 ledger.joins[place] = {}
+                ledger.forget_clocks(place)
 
     def find_promise(self, process: ProcessId) -> int:
         """The highest promise that a process has sent, or implied by a vote, in configuration 0; -1 if it sent none."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from amcast.live.client.blocking_client import BlockingClient, BlockingSubscription
     from amcast.live.client.client import Client
     from amcast.live.client.multicaster import BatchReceipt, Receipt
+    from amcast.live.client.outbox import Outbox
     from amcast.live.client_batch import Delivery
     from amcast.live.config.cluster import Cluster, read_cluster
     from amcast.live.host.recent_deliveries import MissedDeliveriesError, NotClosedError
@@ -53,6 +54,7 @@ __all__ = [
     "MissedDeliveriesError",
     "NoAnswerError",
     "NotClosedError",
+    "Outbox",
     "Outcome",
     "OutcomeUnknownError",
     "ReadRefusedError",
@@ -94,6 +96,7 @@ if not TYPE_CHECKING:
         "MissedDeliveriesError": "amcast.live.host.recent_deliveries",
         "NoAnswerError": "amcast.live.rpc.client",
         "NotClosedError": "amcast.live.host.recent_deliveries",
+        "Outbox": "amcast.live.client.outbox",
         "Outcome": "amcast.services.calls",
         "OutcomeUnknownError": "amcast.services.errors",
         "ReadRefusedError": "amcast.services.errors",

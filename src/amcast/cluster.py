@@ -20,6 +20,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Spec
 from amcast.live.client.blocking_client import BlockingClient
 from amcast.live.client.client import Client
+from amcast.live.client.outbox import Outbox
 from amcast.live.client_batch import Delivery
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.rpc.client import RpcClient
@@ -58,13 +59,18 @@ def connect(
     client: str | None = None,
     region: str | None = None,
     batches: bool = True,
+    outbox: Path | str | Outbox | None = None,
 ) -> Client:
     """Makes a client of the cluster that a cluster.toml describes; use it with `async with`, or `open` and `close`.
 
     `me` sets its process id instead of one that a server allocates; it must never be used twice with one cluster.
     `client` is the name whose certificate it uses, where cluster.toml names several clients. `region` is its place in a
-    cluster with emulated distances. With `batches = False` every payload is ordered by itself, unchanged.
+    cluster with emulated distances. With `batches = False` every payload is ordered by itself, unchanged. `outbox` is a
+    folder that keeps messages with a key over restarts of the program (`multicast(..., key=)`); an `Outbox` says how
+    many keys are remembered, and for how long.
     """
+    if outbox is not None and me is not None:
+        raise UsageError(f"me = {me} with an outbox; expected one of them: the outbox has a process id of its own")
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
     assembly = assemble(cluster)
     transport = cluster.client_transport(client, region)
@@ -82,6 +88,7 @@ def connect(
         transport=transport,
         lazy=assembly.session.gateways,
         closes=cluster.order == "real-time",
+        outbox=Outbox(outbox) if isinstance(outbox, Path | str) else outbox,
     )
 
 
@@ -91,9 +98,10 @@ def connect_blocking(
     recorder: Recorder | None = None,
     connect_s: float = 10.0,
     client: str | None = None,
+    outbox: Path | str | Outbox | None = None,
 ) -> BlockingClient:
     """Makes a client for programs without an event loop; use it with `with`, or `open` and `close`."""
-    return BlockingClient(lambda: connect(config, recorder=recorder, connect_s=connect_s, client=client))
+    return BlockingClient(lambda: connect(config, recorder=recorder, connect_s=connect_s, client=client, outbox=outbox))
 
 
 def subscribe(

@@ -25,6 +25,7 @@ EXPECTED = {
         "1000 payloads in 1 message",
         "from any thread",
         "may or may not be delivered",
+        "True",
         "and me",
         "1",
         "from the journal: 1",
@@ -65,12 +66,13 @@ def test_every_example_runs(tmp_path: Path) -> None:
                 assert text in done.stdout, (example, done.stdout)
         assert "was ordered in 2 groups" in commanded("send", "--config", str(file), "orders,stock", "hi\x1b[1m")
         output = commanded(
-            "tail", "--config", str(file), "stock", "--since", "0", "--count", "7", "--only-closed", "--json"
+            "tail", "--config", str(file), "stock", "--since", "0", "--count", "8", "--only-closed", "--json"
         )
         rows = [json.loads(line) for line in output.splitlines()]
         assert [row["payload"] for row in rows] == [
             "one coffee",
             "maybe",
+            "one coffee",
             "move 10",
             "read",
             "hello",

@@ -249,6 +249,12 @@ def send(
             "--timeout", min=MIN_TIMEOUT_S, help="Seconds to wait for the connection (10 at most) and for every group."
         ),
     ] = 30.0,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Order it once, however often this command is repeated with the key.")
+    ] = None,
+    outbox: Annotated[Path, typer.Option("--outbox", help="With --key: the folder that remembers keys.")] = Path(
+        "outbox"
+    ),
     client_name: AsOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -256,7 +262,7 @@ def send(
 
     Exit code 2: unknown whether it has.
 
-    Example: amcast send --config cluster.toml orders,stock "hello"
+    Example: amcast send --config cluster.toml orders,stock "hello"   |   amcast send orders "hello" --key order-17
     """
     from amcast.cluster import connect_blocking
     from amcast.live.config.cluster import read_cluster
@@ -268,9 +274,10 @@ def send(
     for name in sorted(wanted):
         cluster.group_id(name)
     deadline = time.monotonic() + timeout
-    with connect_blocking(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:
+    kept, patience_s = None if key is None else outbox, min(timeout, CONNECT_S)
+    with connect_blocking(cluster, connect_s=patience_s, client=client_name, outbox=kept) as client:
         begin = time.perf_counter()
-        receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), MIN_TIMEOUT_S))
+        receipt = client.multicast(wanted, text.encode(), max(deadline - time.monotonic(), MIN_TIMEOUT_S), key=key)
         took_ms = (time.perf_counter() - begin) * 1000
     if json:
         destinations = list(receipt.destinations)

@@ -62,11 +62,17 @@ class BlockingClient:
         self._stop_loop()
 
     def multicast(
-        self, destinations: Destinations, payload: bytes, timeout_s: float = 30.0, *, positions: bool = False
+        self,
+        destinations: Destinations,
+        payload: bytes,
+        timeout_s: float = 30.0,
+        *,
+        positions: bool = False,
+        key: str | None = None,
     ) -> Receipt:
         """Orders one message at one group or several, as `Client.multicast`."""
         client, loop = self._connected()
-        request = client.multicast(collect_destinations(destinations), payload, timeout_s, positions=positions)
+        request = client.multicast(collect_destinations(destinations), payload, timeout_s, positions=positions, key=key)
         return asyncio.run_coroutine_threadsafe(request, loop).result()
 
     def multicast_many(

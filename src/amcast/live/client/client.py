@@ -26,6 +26,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live.client.multicaster import Multicaster, find_group
+from amcast.live.client.outbox import OpenOutbox, Outbox
 from amcast.live.client.position_finder import PositionFinder
 from amcast.live.client.service_stub import ServiceStub
 from amcast.live.client_batch import Delivery
@@ -70,8 +71,10 @@ class Client:
         transport: TransportOptions = PLAIN,
         lazy: bool = False,
         closes: bool = False,
+        outbox: Outbox | None = None,
     ) -> None:
-        """`closes`: the cluster is in the real-time setting, so that readers can learn what is closed."""
+        """`closes`: the cluster is in the real-time setting, so that readers can learn what is closed. `outbox` keeps
+        messages with a key, and the process id of the client, over its restarts."""
         self.limits = limits or Limits()
         self._topology = topology
         self._make_process = make_process
@@ -86,6 +89,8 @@ class Client:
         self._lazy = lazy
         """Connect to one server at first, and to others when something must be sent to them."""
         self._closes = closes
+        self._outbox_settings = outbox
+        self._outbox: OpenOutbox | None = None
         self._host: Host | None = None
         """While the client is open."""
         self._client_id: ClientId | None = None
@@ -176,11 +181,8 @@ class Client:
             raise UsageError("the client is open; expected to close it before it is opened again")
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        first = 0
-        if self._me is None:
-            issued = self._client_id = await self._allocate_id()
-            self._me, self._incarnation, first = issued.process, issued.incarnation, issued.sequence
-            self._adopt_topology(issued.topology)
+        first = await self._take_identity()
+        assert self._me is not None
         process = self._make_process(self._me)
         process.topology = self._topology
         host = Host(
@@ -195,7 +197,7 @@ class Client:
             wiring=self._transport,
         )
         follower = TopologyFollower(host, on_changed=self._follow_topology)
-        self.multicaster.attach(host, first)
+        self.multicaster.attach(host, first, self._outbox)
         servers = self._topology.servers
         found = {**dict(addresses_of(self._topology, servers)), **self._addresses}
         host.start({server: found[server] for server in servers if server in found}, self._lazy)
@@ -207,6 +209,31 @@ class Client:
             await self._release_id()
             raise
         self._host = host
+        self.multicaster.resend()
+
+    async def _take_identity(self) -> int:
+        """Takes a process id, that of the outbox if there is one, and returns the first sequence number that was not
+        used."""
+        if self._me is not None:
+            return 0
+        if self._outbox_settings is not None:
+            self._outbox = self._outbox_settings.open(self._cluster)
+            if self._outbox.identity is not None:
+                known = self._outbox.resume()
+                self._me, self._incarnation = known.process, known.incarnation
+                return known.reserved
+        try:
+            issued = await self._allocate_id()
+        except BaseException:
+            await self._release_id()
+            raise
+        self._me, self._incarnation = issued.process, issued.incarnation
+        self._adopt_topology(issued.topology)
+        if self._outbox is None:
+            self._client_id = issued
+        else:
+            self._outbox.begin(issued.process, issued.incarnation, issued.sequence)
+        return issued.sequence
 
     async def _reach_servers(self, host: Host, patience_s: float) -> None:
         """Waits for connections to enough servers to multicast."""
@@ -297,7 +324,11 @@ class Client:
             self._follow_topology(topology)
 
     async def _release_id(self) -> None:
-        """Returns the process id for another client, unless a message of this one is unanswered."""
+        """Returns the process id for another client, unless a message of this one is unanswered, or its outbox keeps
+        the id."""
+        if self._outbox is not None:
+            self._outbox.close()
+            self._outbox = self._me = None
         client_id, self._client_id = self._client_id, None
         if client_id is None:
             return

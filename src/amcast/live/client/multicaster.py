@@ -3,6 +3,8 @@
 Messages that are multicast in one iteration of the event loop to the same destinations become one message of the
 protocol (`live/client_batch.py`).
 
+A message with a key is one of its own, and is on disk before it is sent (`live/client/outbox.py`).
+
 A receipt means that the message has its place in the order of every destination group (docs/guarantees.md). Without a
 receipt in time the call raises `DeliveryUnknownError`: the message may or may not be delivered, and no process can
 tell.
@@ -15,10 +17,11 @@ from time import time_ns
 from typing import Final, NamedTuple
 
 from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, UsageError
-from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id
+from amcast.kernel.ids import MESSAGES_PER_SENDER, GroupId, MessageId, message_id, sequence_of
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.live.client.deadlines import Deadlines
+from amcast.live.client.outbox import Answered, OpenOutbox, Posted
 from amcast.live.client.position_finder import PositionFinder
 from amcast.live.client_batch import MAX_BATCH_MESSAGES, encode_batch
 from amcast.live.host.host import Host
@@ -130,26 +133,39 @@ class Multicaster:
         self._unsent: dict[tuple[GroupId, ...], list[_Waiting]] = {}
         self._unanswered: dict[MessageId, _Unanswered] = {}
         self._deadlines = Deadlines()
+        self._outbox: OpenOutbox | None = None
+        """Where messages with a key are kept."""
+        self._keyed: dict[MessageId, tuple[str, list[asyncio.Future[Receipt]]]] = {}
+        """Messages with a key that have no answer: the key, and who waits."""
 
-    def attach(self, host: Host, first: int = 0) -> None:
+    def attach(self, host: Host, first: int = 0, outbox: OpenOutbox | None = None) -> None:
         """Sets the host, which must call `resolve`; `first` is a sequence number that its process has never used."""
         self._host = host
         self.sequence = first
         self._topology = host.process.topology
         self._limits = host.limits
+        self._outbox = outbox
 
     async def multicast(
-        self, destinations: Destinations, payload: bytes, timeout_s: float = 30.0, *, positions: bool = False
+        self,
+        destinations: Destinations,
+        payload: bytes,
+        timeout_s: float = 30.0,
+        *,
+        positions: bool = False,
+        key: str | None = None,
     ) -> Receipt:
         """Orders one message at one group or several; returns when it has its place in the order of each. With
-        `positions` it waits until each has delivered it, and the receipt has its positions."""
+        `positions` it waits until each has delivered it, and the receipt has its positions. With a `key` it is ordered
+        once, however often it is multicast, by this run of the program or a later one with the same outbox."""
         if timeout_s <= 0:
             raise UsageError(f"timeout_s = {timeout_s}; expected more than 0 seconds")
         groups = self._check_destinations(destinations)
+        deadline = asyncio.get_running_loop().time() + timeout_s if positions else 0.0
+        waiting = self._submit(groups, payload) if key is None else self._submit_keyed(groups, payload, key)
+        receipt = await self._wait_for_receipt(await waiting, groups, timeout_s)
         if not positions or self.position_finder is None:
-            return await self._wait_for_receipt(await self._submit(groups, payload), groups, timeout_s)
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        receipt = await self._wait_for_receipt(await self._submit(groups, payload), groups, timeout_s)
+            return receipt
         left_s = deadline - asyncio.get_running_loop().time()
         return replace(receipt, positions=await self.position_finder.find(receipt.message, groups, left_s))
 
@@ -185,6 +201,67 @@ class Multicaster:
         self._unsent.setdefault(groups, []).append((payload, future))
         self.outstanding += 1
         return future
+
+    async def _submit_keyed(self, groups: tuple[GroupId, ...], payload: bytes, key: str) -> "asyncio.Future[Receipt]":
+        """Posts a message with a key, or waits for the one that has the key already."""
+        host, outbox = self._running_host(), self._outbox
+        if outbox is None:
+            raise UsageError(
+                f"key = {key!r}: the client has no outbox, and would forget it; expected connect(..., outbox=FOLDER)"
+            )
+        payload = self._check_payload(payload)
+        self._check_sequence(host)
+        if host.network.outbox.is_congested:
+            await host.network.outbox.wait_for_capacity()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Receipt] = loop.create_future()
+        names = self._topology.names_of(groups)
+        known = outbox.find(key, names, payload)
+        if isinstance(known, Answered):
+            future.set_result(Receipt(known.message, 0, known.groups, known.absent))
+        elif known is not None:
+            self._keyed[known.message][1].append(future)
+        else:
+            if not self._unsent and not outbox.has_unwritten:
+                loop.call_soon(self._flush)
+            message = self._take_id(host)
+            outbox.post(Posted(key, message, names, payload))
+            self._keyed[message] = key, [future]
+            self.outstanding += 1
+        return future
+
+    def resend(self) -> None:
+        """Requests what earlier runs have posted, and what has no answer."""
+        outbox, host = self._outbox, self._running_host()
+        for posted in () if outbox is None else outbox.unanswered.values():
+            self._keyed[posted.message] = posted.key, []
+            self.outstanding += 1
+            self._request_posted(host, posted)
+        host.tick()
+
+    def _write_posted(self, host: Host, outbox: OpenOutbox) -> None:
+        """Makes messages with a key durable, and requests them."""
+        try:
+            written = outbox.write()
+        except OSError as error:
+            for message, (_, futures) in self._keyed.items():
+                for future in futures:
+                    if not future.done():
+                        future.set_exception(
+                            DeliveryUnknownError(f"message {message}: the outbox cannot be written ({error.strerror})")
+                        )
+            return
+        for posted in written:
+            self._request_posted(host, posted)
+
+    def _request_posted(self, host: Host, posted: Posted) -> None:
+        groups = self._topology.check_destinations(find_group(self._topology, name) for name in posted.groups)
+        payload = encode_batch([posted.payload]) if self._batches else posted.payload
+        message = Message(posted.message, host.me, groups, payload)
+        self._unanswered[message.id] = _Unanswered([], 1, groups)
+        if self._recorder is not None:
+            self._recorder.record_multicast(message, time_ns(), host.me, sequence_of(message.id))
+        host.submit(message, wake=False)
 
     async def multicast_many(
         self, destinations: Destinations, payloads: Iterable[bytes], timeout_s: float = 30.0
@@ -224,7 +301,7 @@ class Multicaster:
 
     def _submit_list(self, host: Host, groups: tuple[GroupId, ...], payloads: list[bytes]) -> "asyncio.Future[Receipt]":
         self._check_sequence(host)
-        if self._unsent:
+        if self._unsent or (self._outbox is not None and self._outbox.has_unwritten):
             self._flush()  # What was multicast earlier leaves earlier.
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         message = self._make_message(host, groups, payloads, [future])
@@ -260,10 +337,18 @@ class Multicaster:
         for place, future in enumerate(batch.futures):
             if not future.done():
                 future.set_result(Receipt(message, place, names, absent_names))
+        if message in self._keyed:
+            key, waiting = self._keyed.pop(message)
+            if self._outbox is not None:
+                self._outbox.answer(key, absent_names)
+            for future in waiting:
+                if not future.done():
+                    future.set_result(Receipt(message, 0, names, absent_names))
 
     def close(self) -> None:
         """Fails all messages without a receipt."""
         futures = [future for batch in self._unanswered.values() for future in batch.futures]
+        futures += [future for _, waiting in self._keyed.values() for future in waiting]
         for future in (*futures, *(future for waiting in self._unsent.values() for _, future in waiting)):
             if not future.done():
                 future.set_exception(
@@ -272,6 +357,7 @@ class Multicaster:
                 future.exception()  # A future that nobody awaits must not warn.
         self._unanswered.clear()
         self._unsent.clear()
+        self._keyed.clear()
         self._deadlines.close()
 
     def _running_host(self) -> Host:
@@ -311,6 +397,8 @@ class Multicaster:
         unsent, self._unsent = self._unsent, {}
         host = self._host
         assert host is not None
+        if self._outbox is not None:
+            self._write_posted(host, self._outbox)
         for groups, waiting in sorted(unsent.items(), key=lambda item: item[0]):
             first = 0
             for share in self._split([payload for payload, _ in waiting]):
@@ -338,9 +426,14 @@ class Multicaster:
         self, host: Host, groups: tuple[GroupId, ...], payloads: list[bytes], futures: "list[asyncio.Future[Receipt]]"
     ) -> Message:
         payload = encode_batch(payloads) if self._batches else payloads[0]
-        message = Message(message_id(host.me, self.sequence), host.me, groups, payload)
+        message = Message(self._take_id(host), host.me, groups, payload)
         self._unanswered[message.id] = _Unanswered(futures, len(payloads), groups)
         if self._recorder is not None:
-            self._recorder.record_multicast(message, time_ns(), host.me, self.sequence)
-        self.sequence += 1
+            self._recorder.record_multicast(message, time_ns(), host.me, self.sequence - 1)
         return message
+
+    def _take_id(self, host: Host) -> MessageId:
+        if self._outbox is not None:
+            self._outbox.reserve(self.sequence)
+        self.sequence += 1
+        return message_id(host.me, self.sequence - 1)

@@ -19,6 +19,7 @@ from amcast.simulation.schedulers.replay import replay
 from amcast.simulation.schedulers.shrink import shrink
 from amcast.simulation.simulate import Simulation
 from amcast.simulation.world.actions import Change
+from amcast.simulation.world.membership import are_changes_done
 from amcast.trace.recorder import Recorder
 from tests.conformance.test_members import MS, hold, planned
 
@@ -184,6 +185,21 @@ def test_old_configuration_ends_after_a_removed_member_went_unheard(monkeypatch:
     stuck = _run_treecast(*REMOVED_UNHEARD)
     assert sorted(stuck.world.absent) == [4]
     assert len(_roles_in(stuck, 1)) > 0, "configuration 1 should run for ever"
+
+
+def test_run_goes_on_until_a_removed_member_that_was_started_again_has_stopped_again() -> None:
+    world = _run_treecast((10, {"do": "change", "group": 0, "remove": 0})).world
+    assert 0 in world.absent
+    assert are_changes_done(world)
+    world.recover(0)
+    assert not are_changes_done(world)
+    assert sorted(_run_treecast(*STARTED_AGAIN).world.down) == [0]
+
+
+STARTED_AGAIN: tuple[PlanEvent, ...] = (
+    (10, {"do": "change", "group": 0, "remove": 0}),
+    (120, {"do": "recover", "process": 0}),
+)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]

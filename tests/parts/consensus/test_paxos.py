@@ -415,6 +415,17 @@ def test_link_reset_resends_status_and_open_proposals() -> None:
     assert Accept(0, 0, value_of(5)) in bodies
 
 
+def test_member_behind_a_broken_ring_learns_what_its_leader_was_taught() -> None:
+    group = Group(RingPaxos)
+    group.propose(7)
+    group.run(lost=[(RingAccept, 2)])
+    assert group.up[1].decided
+    assert not group.up[0].decided
+    group.handle(0, Receive(1, LogStatus(1)))  # before the leader's timer runs out and it proposes to every member
+    group.run()
+    assert [owner.decided for owner in group.up.values()] == [[(0, value_of(7))]] * 3
+
+
 def test_outdated_checkpoint_is_ignored() -> None:
     group = Group()
     group.propose(5)

@@ -9,13 +9,15 @@ Source: Marandi, Primi, Schiper, Pedone, "Ring Paxos" (2010), as used by paper 0
 Each process sends each value once, so no link carries more than another: made for throughput, not for latency. A ring
 breaks with any of its members. Then the votes do not come back in time, and the leader falls back to plain Paxos for
 the undecided instances (the timer of `Paxos` proposes them again to every member): a broken ring costs time, never
-safety. Ballots, promises, recovery and catching up are inherited.
+safety. If a member before the break teaches the leader instead, the leader does not propose again, and members that the
+ring did not reach know nothing of the instance: it tells them how far it is. Ballots, promises, recovery and catching
+up are inherited.
 """
 
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
 from amcast.parts.consensus.log import Decided
-from amcast.parts.consensus.messages import RingAccept, Value, Voted
+from amcast.parts.consensus.messages import Install, Learn, RingAccept, Value, Voted
 from amcast.parts.consensus.paxos import Paxos, message_ids
 
 
@@ -25,7 +27,11 @@ class RingPaxos(Paxos):
     def receive(self, sender: ProcessId, body: Body) -> Decided:
         if type(body) is RingAccept:
             return self._handle_ring_accept(body)
-        return super().receive(sender, body)
+        decided = super().receive(sender, body)
+        if decided and self.role == "leading" and type(body) in (Learn, Install):
+            for member in self.catch_up_peers:
+                self.log.send_status(member)
+        return decided
 
     def _propose(self, instance: int, value: Value) -> None:
         slot = self._slot(instance)

@@ -417,6 +417,8 @@ class World:
     def boot(self, process: ProcessId) -> None:
         """Starts an incarnation of a crashed or new process from the records on its disk."""
         del self.down[process]
+        if process in self.absent:  # it was removed, somebody starts it nevertheless, and it must stop again
+            self.leaving.add(process)
         self.closed_until.pop(process, None)
         self.processes[process] = self._make(process)
         started = self._start_disk(process)

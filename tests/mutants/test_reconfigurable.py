@@ -1,6 +1,7 @@
 """Reconfiguration with one safeguard removed: the simulator detects it, and the original survives the same run."""
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -42,6 +43,23 @@ def test_dropped_early_bodies_are_resent() -> None:
         for seed in range(2):
             prepared = planned(name, seed, "several", membership={"max_early_bodies": 1})
             overflows += hold(prepared).world.note_counts.get("overflow", 0)
+    assert overflows > 0
+
+
+def test_bodies_that_come_early_to_groups_of_one_are_resent() -> None:
+    """A group of one gets another member, and loses the first: all groups are single processes again."""
+    changes = [{"do": "change", "group": 0, "add": 20}, {"do": "change", "group": 0, "remove": 0}]
+    values = {
+        "topology": {"groups": 4, "replicas": 1, "clients": 3},
+        "workload": {"messages": 60, "outstanding": 3, "destinations": [1, 3]},
+        "network": {"distribution": "exponential", "spread": 1.0},
+        "faults": {"events": [{"at_ns": (10 + 20 * at) * MS, **one} for at, one in enumerate(changes)]},
+        "membership": {"max_early_bodies": 1},
+    }
+    overflows = 0
+    for name, seed in product(("skeen", "flexcast"), range(4)):
+        prepared = runs.prepare_run(parse_plan({"protocol": name, "seed": seed, **values}))
+        overflows += hold(prepared).world.note_counts.get("overflow", 0)
     assert overflows > 0
 
 

@@ -58,10 +58,12 @@ GROUP_MESSAGE: Final = 1
 
 
 def replicate(make: ProcessFactory, bodies: tuple[type[Body], ...], state: type[State]) -> ProcessFactory:
-    """Makes a protocol's processes for any topology: bare where every group is a single process, else replicated."""
+    """Makes a protocol's processes for any topology: bare where every group is a single process, else replicated. Where
+    members have changed they are replicated, too: `Reconfigurable` may drop a body that comes early and ask for it
+    again, and a bare process sends everything once."""
 
     def process(me: ProcessId, topology: Topology, config: Any) -> Process:
-        if all(len(topology.members(group)) == 1 for group in topology.groups):
+        if topology.configuration == 0 and all(len(topology.members(group)) == 1 for group in topology.groups):
             return make(me, topology, config)
         return ReplicatedGroup(me, topology, config, make, bodies, state)
 

@@ -1,6 +1,7 @@
 """Simulated processes whose records live in the real log: what a start finds after each fault of the disk."""
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -80,6 +81,17 @@ def test_damaged_folder_starts_without_records_and_is_no_violation(kind: str) ->
         disk.crash(0)
         assert start(disk) == ([*values, 3], None), "a new log is as good as the first"
     assert emptied > 20
+
+
+def test_disk_that_loses_writes_may_damage_the_folder_that_replaces_another() -> None:
+    for draw, cut in product(range(3), range(40)):
+        disk = LogDisk(0, 4096, has_identity=True)
+        start(disk)
+        disk.damage("lost", draw)
+        disk.damage("cut", cut)
+        disk.crash(0)
+        disk.replace(1)
+        assert start(disk)[1] is None, (draw, cut)
 
 
 def test_unchecked_short_write_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:

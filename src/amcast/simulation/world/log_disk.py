@@ -159,7 +159,7 @@ class LogDisk(Disk):
         self.files.empty()
         self._copy = None
         self.peers = ()
-        self._is_rotten = self._is_behind = self._has_lost_writes = False
+        self._is_rotten = self._is_behind = self._has_lost_writes = self.files.has_lost_writes
 
     def start(self, incarnation: int) -> tuple[Started, str | None]:
         """Recovers from the folder. The incarnation of a node is the one that its folder has counted; an operator who

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amcast.apps.social import SocialNetwork, find_disagreement, publish
+from amcast.apps.social import SocialNetwork, find_disagreement, publish, work
 from amcast.cluster import connect, run_service
 from amcast.lab.service_search import ServiceSearch
 from amcast.live.config.cluster import read_cluster
@@ -18,24 +18,8 @@ from tests.live.cluster import run
 USERS = ("user-0", "user-2", "user-9999", "user-5000")
 
 
-async def live_together(client: SimulatedClient) -> None:
-    """Follows, posts and reads at random; whoever follows before a post sees it."""
-    network, random = client.service(SocialNetwork), client.random
-    me = USERS[client.number]
-    for number in range(2):
-        author = random.choice([user for user in USERS if user != me])
-        if random.random() < 0.3:
-            await network.unfollow(me, author)
-        else:
-            await network.follow(me, author)
-            assert me in (await network.followers_of(author)).value
-        assert await publish(network, me, f"{number} of {me}")
-        own = [post for post in (await network.timeline(me)).value if post[0] == me]
-        assert own == []
-
-
 def test_the_network_holds_under_faults() -> None:
-    search = ServiceSearch(make_client_load(live_together), [find_disagreement])
+    search = ServiceSearch(make_client_load(work), [find_disagreement])
     assert [(outcome.seed, outcome.story) for outcome in search.run(range(4)) if outcome.status != "holds"] == []
 
 

@@ -24,6 +24,10 @@ PREFIX: Final = "user-"
 KEPT: Final = 20
 """Posts of an author that a group keeps."""
 
+USERS: Final = 8
+"""Users among whom `work` draws."""
+STEPS: Final = 2
+
 Post = tuple[str, int, str]
 """The author, the number of the post among the author's, and the text."""
 
@@ -149,3 +153,22 @@ def find_disagreement(services: Mapping[str, SocialNetwork]) -> str | None:
     if following != followed:
         return f"one end only knows that {sorted(following ^ followed)[0]} follow each other"
     return None
+
+
+async def work(client: Any) -> None:
+    """One round of a client, which is a user: follows, unfollows, posts and reads at random."""
+    network, random = client.service(SocialNetwork), client.random
+    me = f"{PREFIX}{client.number}"
+    for _ in range(STEPS):
+        author = f"{PREFIX}{(client.number + random.randint(1, USERS - 1)) % USERS}"
+        if random.random() < 0.3:
+            await network.unfollow(me, author)
+            assert me not in (await network.followers_of(author)).value, f"{me} follows {author} after the end"
+        else:
+            await network.follow(me, author)
+            assert me in (await network.followers_of(author)).value, f"{me} does not follow {author}"
+        assert await publish(network, me, f"a post of {me}"), f"followers of {me} changed too often"
+        latest: dict[str, int] = {}
+        for name, number, _text in (await network.timeline(me)).value:
+            assert number > latest.get(name, 0), f"post {number} of {name} is behind {latest[name]}"
+            latest[name] = number

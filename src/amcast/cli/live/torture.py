@@ -1,7 +1,7 @@
 """The command that tortures a live cluster: torture."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,39 @@ from amcast.cli.extras import require_extra
 from amcast.cli.output import EXIT_CODES, JsonFlag, SeedOption, colour_verdict, err, out, print_json, print_table
 from amcast.cli.panels import SEARCH
 from amcast.kernel.config import parse_config
+
+if TYPE_CHECKING:
+    from amcast.lab.torture.campaign import TortureResult
+
+FaultsOption = Annotated[
+    str,
+    typer.Option(
+        "--faults",
+        help="all, or some of kill, stop, leave, cut, flap, corrupt, torn, rot, rollback, emptied, full, slow,"
+        " members: kill,cut",
+    ),
+]
+OrderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--order",
+        help="What answers promise: acyclic, or real-time, which is then judged as well. Default: acyclic, with"
+        " --service real-time.",
+    ),
+]
+TorturedOption = Annotated[
+    str, typer.Option("--service", help="A service of yours to torture: MODULE:CLASS, such as bank:Bank.")
+]
+LoadOption = Annotated[
+    str,
+    typer.Option(
+        "--load", help="With --service: an `async def` that callers run again and again. Default: random calls."
+    ),
+]
+InvariantOption = Annotated[
+    list[str] | None,
+    typer.Option("--invariant", help="With --service: a function that judges the services at the end."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,20 +52,14 @@ def register(app: typer.Typer) -> None:
 def torture(
     protocol: Annotated[str, typer.Option("--protocol", "-p", help="Protocol of the cluster.")] = "primcast",
     minutes: Annotated[float, typer.Option("--minutes", help="How long faults strike.")] = 1.0,
-    faults: Annotated[
-        str,
-        typer.Option(
-            "--faults",
-            help="all, or some of kill, stop, leave, cut, flap, corrupt, torn, rot, rollback, emptied, full, slow,"
-            " members: kill,cut",
-        ),
-    ] = "all",
+    faults: FaultsOption = "all",
     groups: Annotated[int, typer.Option("--groups", help="Groups in the cluster.")] = 2,
     replicas: Annotated[int, typer.Option("--replicas", help="Replicas in each group.")] = 3,
     durability: Annotated[str, typer.Option("--durability", help="os or fsync.")] = "os",
-    order: Annotated[
-        str, typer.Option("--order", help="What answers promise: acyclic, or real-time, which is then judged as well.")
-    ] = "acyclic",
+    order: OrderOption = None,
+    service: TorturedOption = "",
+    load: LoadOption = "",
+    invariant: InvariantOption = None,
     network: Annotated[
         str, typer.Option("--network", help="namespaces (needs root), proxy, or auto: the first that works.")
     ] = "auto",
@@ -51,6 +78,10 @@ def torture(
 
     Example: amcast torture --minutes 10 --faults all --protocol primcast --out runs/torture-primcast
 
+    With --service the nodes run a class of yours (docs/services.md), and its states and invariants are judged.
+
+    Example: amcast torture --service bank:Bank --load bank:work --invariant bank:find_loss
+
     Example, without root: amcast torture --network proxy --faults cut,flap,corrupt --seed 7
     """
     require_extra("trace")
@@ -67,7 +98,10 @@ def torture(
         "groups": groups,
         "replicas": replicas,
         "durability": durability,
-        "order": order,
+        "order": order or ("real-time" if service else "acyclic"),
+        "service": service,
+        "load": load,
+        "invariants": tuple(invariant or ()),
         "network": network,
         "seed": seed,
     }
@@ -78,19 +112,24 @@ def torture(
     if json:
         print_json(asdict(result))
     else:
-        print_table(
-            ("", f"{groups} groups x {replicas} replicas of {protocol}, seed {seed}"),
-            [
-                ("faults", f"{len(result.strikes)}: {', '.join(result.faults)} ({result.network})"),
-                ("acknowledged multicasts", f"{result.acknowledged:,} ({result.unanswered} unanswered)"),
-                ("executed by hosted programs", f"{result.executed:,} deliveries"),
-                ("read by observers", f"{result.observed:,} deliveries"),
-                ("longest time without an answer", f"{result.longest_gap_ms:,.0f} ms"),
-                ("longest recovery after healing", f"{result.longest_recovery_s:.1f} s"),
-                ("verdict", colour_verdict(result.verdict)),
-            ],
-        )
+        _print_result(result, f"{groups} groups x {replicas} replicas of {protocol}, seed {seed}", bool(service))
         for sentence in (*result.violations, *result.unknown):
             out.print(sentence, markup=False)
         out.print(f"everything is in {folder} ({FILE}); the trace: amcast check {folder / 'trace'}", markup=False)
     raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+def _print_result(result: "TortureResult", title: str, is_service: bool) -> None:
+    answered = f"{result.acknowledged:,} ({result.unanswered} unanswered)"
+    rows = [
+        ("faults", f"{len(result.strikes)}: {', '.join(result.faults)} ({result.network})"),
+        ("calls with an outcome" if is_service else "acknowledged multicasts", answered),
+        ("lines of the history", f"{result.executed:,}")
+        if is_service
+        else ("executed by hosted programs", f"{result.executed:,} deliveries"),
+        ("read by observers", f"{result.observed:,} deliveries"),
+        ("longest time without an answer", f"{result.longest_gap_ms:,.0f} ms"),
+        ("longest recovery after healing", f"{result.longest_recovery_s:.1f} s"),
+        ("verdict", colour_verdict(result.verdict)),
+    ]
+    print_table(("", title), rows)

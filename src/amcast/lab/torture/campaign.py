@@ -1,9 +1,11 @@
 """One torture: builds the cluster and its network, runs traffic, observers and nemesis, and judges everything.
 
 The folder of a run gets `torture.json` (verdict, counts, every strike, every violation), the trace in `trace`, the
-ledgers of hosted programs in `ledgers`, and the logs of nodes in `data/logs`.
+ledgers of hosted programs in `ledgers`, and the logs of nodes in `data/logs`. A service instead of ledgers leaves the
+history of its calls in `history.jsonl`, and the states of its replicas in `states`.
 """
 
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
@@ -19,10 +21,14 @@ from amcast.check.verdict import Verdict, worst_verdict
 from amcast.cluster import cluster_spec, connect, subscribe
 from amcast.kernel.config import Config
 from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.message import Message
 from amcast.kernel.spec import Spec
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.torture.comparison import compare_acknowledged, compare_ends, compare_ledgers, compare_observed
 from amcast.lab.torture.faults import FAULTS, NEEDED_CLAIMS, NEEDED_REPLICAS, Strike
+from amcast.lab.torture.hosted_service import FOLDER as STATES
+from amcast.lab.torture.hosted_service import PROGRAM as SERVICE_PROGRAM
+from amcast.lab.torture.hosted_service import TorturedService, load_tortured
 from amcast.lab.torture.ledger import ledger_file, read_ledger
 from amcast.lab.torture.nemesis import Nemesis
 from amcast.lab.torture.target import TorturedCluster
@@ -31,6 +37,7 @@ from amcast.live.operations.local_cluster import LocalCluster
 from amcast.live.server.node import run_loop
 from amcast.live.torture.cuts import CuttableNetwork, ProxyNetwork
 from amcast.live.torture.namespaces import NodeNamespaces, are_namespaces_available
+from amcast.live.torture.service_session import ServiceSession
 from amcast.live.torture.session import TortureSession
 from amcast.trace.meta import Meta, RunClaims, collect_versions
 from amcast.trace.run import read_run
@@ -39,6 +46,7 @@ from amcast.trace.run_folder import FolderRecorder
 CLIENTS: Final = 6
 FIRST_CLIENT: Final = 1000
 FILE: Final = "torture.json"
+HISTORY: Final = "history.jsonl"
 MAX_SENTENCES: Final = 20
 PROGRAM: Final = "amcast.lab.torture.ledger"
 """The module that runs at every replica."""
@@ -56,6 +64,12 @@ class TorturePlan(Config, frozen=True):
     network: Literal["auto", "namespaces", "proxy"] = "auto"
     durability: Literal["os", "fsync"] = "os"
     order: Literal["acyclic", "real-time"] = "acyclic"
+    service: str = ""
+    """MODULE:CLASS: a service that is hosted instead of ledgers."""
+    load: str = ""
+    """MODULE:FUNCTION: what each of its callers does again and again; empty: random calls."""
+    invariants: tuple[str, ...] = ()
+    """MODULE:FUNCTION: what judges its states at the end."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -66,6 +80,10 @@ class TorturePlan(Config, frozen=True):
         for fault in self.faults:
             if fault not in FAULTS:
                 raise ValueError(f"faults: {fault!r}; expected some of {', '.join(FAULTS)}")
+        if not self.service and (self.load or self.invariants):
+            raise ValueError(
+                f"load = {self.load!r}, invariants = {list(self.invariants)}; expected a service with them"
+            )
 
 
 @dataclass
@@ -81,7 +99,7 @@ class TortureResult:
     """Multicasts without an answer in time: they may be delivered or not."""
     observed: int
     executed: int
-    """Rows in the ledgers of all hosted programs, repetitions included."""
+    """Rows in the ledgers of all hosted programs, repetitions included; of a service, lines of the history."""
     struck_s: float
     """How long faults struck."""
     longest_gap_ms: float
@@ -97,6 +115,7 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None], pro
     """Tortures a new cluster in `folder`, which must be empty or new. `program` may be a module with a planted bug."""
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; expected a folder that is new")
+    service = load_tortured(plan.service, plan.load, plan.invariants) if plan.service else None
     spec = find_protocol(plan.protocol)
     if "recovery" not in spec.claims.faults:
         raise UsageError(f"protocol {spec.name} does not claim to survive restarts; expected one that does")
@@ -104,8 +123,17 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None], pro
     with ExitStack() as stack:
         cluster, network, prefix, around = stack.enter_context(_build_cluster(plan, folder))
         kinds = _choose_faults(plan, spec, network)
-        running = LocalCluster(cluster, [sys.executable, "-m", program], prefix=prefix)
+        command = [program] if service is None else [SERVICE_PROGRAM, service.reference]
+        running = LocalCluster(cluster, [sys.executable, "-m", *command], prefix=prefix)
         session = TortureSession(cluster.topology.groups, plan.seed)
+        if service is not None:
+            session = ServiceSession(cluster.topology.groups, plan.seed, load=service.load)
+
+        def settle() -> None:
+            running.wait_until_settled()
+            if service is not None:
+                service.collect(running.cluster, folder / STATES)
+
         target = TorturedCluster(running, network, plan.replicas, plan.seed, say)
         nemesis = Nemesis(target, kinds, lambda: len(session.acknowledged))
         recorder = FolderRecorder(cluster.trace_folder, _make_meta(plan, cluster), packets=False, writer="clients")
@@ -119,18 +147,32 @@ def run_torture(plan: TorturePlan, folder: Path, say: Callable[[str], None], pro
                         clients,
                         lambda group, since: subscribe(running.cluster, cluster.topology.names[group], since=since),
                         lambda: nemesis.run(60 * plan.minutes),
-                        running.wait_until_settled,
+                        settle,
                         around,
                     )
                 )
             except CannotTellError as error:
                 unknown.append(str(error))
             running.record_dead(recorder)
+            if isinstance(session, ServiceSession):
+                _record_exchanged(recorder, session, cluster)
             recorder.close(complete=not unknown and not target.violations)
-    result = _judge(plan, target, session, nemesis, unknown)
+    result = _judge(plan, target, session, nemesis, unknown, service)
+    if isinstance(session, ServiceSession):
+        lines = [msgspec.json.encode(line) + b"\n" for line in session.history]
+        (folder / HISTORY).write_bytes(b"".join(lines))
     result.network, result.faults = network.name, kinds
     (folder / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(asdict(result)), indent=1))
     return result
+
+
+def _record_exchanged(recorder: FolderRecorder, session: ServiceSession, cluster: Cluster) -> None:
+    """Records the multicasts of values that nodes have exchanged, at a time before everything: theirs is not known."""
+    for message, delivery in session.exchanged.items():
+        groups = tuple(sorted(cluster.group_id(name) for name in delivery.destinations))
+        recorder.record_multicast(Message(message, delivery.sender, groups), 0)
+    for sender in sorted({delivery.sender for delivery in session.exchanged.values()}):
+        recorder.record_process(sender, None, host=platform.node())
 
 
 def _choose_faults(plan: TorturePlan, spec: Spec, network: CuttableNetwork) -> tuple[str, ...]:
@@ -206,25 +248,24 @@ def _make_meta(plan: TorturePlan, cluster: Cluster) -> Meta:
 
 
 def _judge(
-    plan: TorturePlan, target: TorturedCluster, session: TortureSession, nemesis: Nemesis, unknown: list[str]
+    plan: TorturePlan,
+    target: TorturedCluster,
+    session: TortureSession,
+    nemesis: Nemesis,
+    unknown: list[str],
+    service: TorturedService | None,
 ) -> TortureResult:
-    """Judges the trace, and compares what all parties say; of removed members, what they said before they left."""
-    cluster = target.cluster
-    report = judge(read_run(cluster.trace_folder))
+    """Judges the trace, and compares what all parties say."""
+    report = judge(read_run(target.cluster.trace_folder))
     violations = [*target.violations, *report.story()] if report.verdict == "violated" else [*target.violations]
-    executed, rows = {}, 0
-    for group in cluster.topology.groups:
-        nodes = [*target.members(group), *target.former.get(group, ())]
-        ledgers = {node: read_ledger(ledger_file(target.folder, node)) for node in nodes}
-        rows += sum(map(len, ledgers.values()))
-        executed[group], contradictions = compare_ledgers(group, ledgers)
-        violations += contradictions
-        if not unknown and not target.violations:
-            violations += compare_ends(group, {node: ledgers[node] for node in target.members(group)})
-        violations += compare_observed(
-            group, session.observed.get(group, []), executed[group], session.gaps.get(group, 0)
-        )
-    violations += compare_acknowledged(session.acknowledged, executed)
+    if service is None:
+        rows = _judge_ledgers(target, session, violations, complete=not unknown)
+    else:
+        assert isinstance(session, ServiceSession)
+        rows = len(session.history)
+        violations += [*session.violations, *service.judge(target.cluster)]
+        if not service.states and not unknown:
+            unknown.append("no replica gave its state at the end")
     if report.verdict == "unknown":
         unknown.append("the trace has not all evidence: " + "; ".join(islice(report.story(), 3)))
     if not session.acknowledged:
@@ -247,3 +288,23 @@ def _judge(
         violations=violations[:MAX_SENTENCES],
         unknown=unknown,
     )
+
+
+def _judge_ledgers(target: TorturedCluster, session: TortureSession, violations: list[str], *, complete: bool) -> int:
+    """Compares ledgers, receipts and observers, and adds what contradicts; of removed members, what they said before
+    they left. Returns the number of rows."""
+    executed, rows = {}, 0
+    is_whole = complete and not target.violations
+    for group in target.cluster.topology.groups:
+        nodes = [*target.members(group), *target.former.get(group, ())]
+        ledgers = {node: read_ledger(ledger_file(target.folder, node)) for node in nodes}
+        rows += sum(map(len, ledgers.values()))
+        executed[group], contradictions = compare_ledgers(group, ledgers)
+        violations += contradictions
+        if is_whole:
+            violations += compare_ends(group, {node: ledgers[node] for node in target.members(group)})
+        violations += compare_observed(
+            group, session.observed.get(group, []), executed[group], session.gaps.get(group, 0)
+        )
+    violations += compare_acknowledged(session.acknowledged, executed)
+    return rows

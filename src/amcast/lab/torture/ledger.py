@@ -10,6 +10,7 @@ after its last delivery, and its hash.
 
 import hashlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,7 +21,7 @@ from amcast.live.client_batch import Delivery
 from amcast.live.host.host import RestartNeededError
 from amcast.live.membership.topology_follower import RemovedFromGroupError
 from amcast.live.server.node import run_loop
-from amcast.live.server.replica import run_until_stopped
+from amcast.live.server.replica import Replica, run_until_stopped
 from amcast.live.torture.faulty_disk import install_faulty_disk
 
 FOLDER: Final = "ledgers"
@@ -89,16 +90,13 @@ def disk_control_file(folder: Path, node: str) -> Path:
     return folder / "disks" / node.replace("/", "-")
 
 
-def main(config: Path, node: str) -> int:
-    """Runs the program until SIGTERM, one incarnation of its replica after the other if a folder is doubtful."""
-    file = ledger_file(config.parent, node)
-    file.parent.mkdir(exist_ok=True)
+def keep_running(config: Path, node: str, make_replica: Callable[[], Replica]) -> int:
+    """Runs a program on a disk that faults can strike until SIGTERM, one incarnation of its replica after the other if
+    a folder is doubtful; returns the exit code."""
     install_faulty_disk(disk_control_file(config.parent, node))
     while True:
-        ledger = Ledger(file)
         try:
-            replica = run_replica(config, node, ledger.deliver, take=ledger.take, install=ledger.install)
-            run_loop(run_until_stopped(replica))
+            run_loop(run_until_stopped(make_replica()))
         except RemovedFromGroupError as removed:
             print(f"{node}: {removed}", file=sys.stderr)
         except (CannotTellError, UsageError) as error:
@@ -107,6 +105,18 @@ def main(config: Path, node: str) -> int:
                 continue
             return 64 if isinstance(error, UsageError) else 1
         return 0
+
+
+def main(config: Path, node: str) -> int:
+    """Runs the program until SIGTERM."""
+    file = ledger_file(config.parent, node)
+    file.parent.mkdir(exist_ok=True)
+
+    def make_replica() -> Replica:
+        ledger = Ledger(file)
+        return run_replica(config, node, ledger.deliver, take=ledger.take, install=ledger.install)
+
+    return keep_running(config, node, make_replica)
 
 
 if __name__ == "__main__":

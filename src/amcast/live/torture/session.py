@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.live.client.client import Client
+from amcast.live.client_batch import Delivery
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.rpc.subscription import Subscription
 
@@ -112,12 +113,16 @@ class TortureSession:
                 async for delivery in observe(group, since):
                     payload = delivery.payload.decode(errors="replace")
                     rows.append(Observation(delivery.position, delivery.place, delivery.message, payload))
+                    self._see(delivery)
             except MissedDeliveriesError:
                 self.gaps[group] = self.gaps.get(group, 0) + 1
                 since = None
             except CannotTellError:
                 since = rows[-1].position + 1 if rows else 0
             await asyncio.sleep(0.1)
+
+    def _see(self, delivery: Delivery) -> None:
+        """Called for every delivery that an observer reads."""
 
     async def _finish_reading(self) -> None:
         """Waits until observers have read nothing new for a second."""

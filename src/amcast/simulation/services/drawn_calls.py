@@ -22,17 +22,23 @@ def make_load(description: Description) -> Main:
     for operation in description.operations.values():
         draw_arguments(operation, Random(0))
 
-    async def call_at_random(client: SimulatedClient) -> None:
+    async def call_often(client: SimulatedClient) -> None:
         stub = client.service(description)
         for _ in range(CALLS):
-            operation = client.random.choice(list(description.operations.values()))
-            try:
-                await getattr(stub, operation.name)(*draw_arguments(operation, client.random))
-            except CommandError as error:
-                if error.kind == UsageError.__name__:
-                    raise  # a rule of services is broken; other exceptions are results like any other
+            await call_at_random(stub, description, client.random)
 
-    return make_client_load(call_at_random)
+    return make_client_load(call_often)
+
+
+async def call_at_random(stub: Any, description: Description, random: Random) -> None:
+    """Calls a random command or query with random arguments. An exception is a result like any other, unless a rule of
+    services is broken."""
+    operation = random.choice(list(description.operations.values()))
+    try:
+        await getattr(stub, operation.name)(*draw_arguments(operation, random))
+    except CommandError as error:
+        if error.kind == UsageError.__name__:
+            raise
 
 
 def make_client_load(function: Callable[[SimulatedClient], Coroutine[Any, Any, None]]) -> Main:
@@ -60,6 +66,8 @@ def _draw(hint: Any, random: Random, where: str) -> Any:
         return _draw(random.choice(get_args(hint)), random, where)
     if origin is list:
         return [_draw(get_args(hint)[0], random, where) for _ in range(random.randint(0, 3))]
+    if origin is tuple and Ellipsis not in get_args(hint):
+        return tuple(_draw(inner, random, where) for inner in get_args(hint))
     if hint is str:
         return random.choice(WORDS)
     if hint is int:

@@ -139,6 +139,8 @@ class SimulatedClient:
         self._run = run
         self._process = process
         self.number = number
+        self.groups = run.groups
+        """The names of all groups."""
         self.random = random
         """Draws of this client: the same in every run of a seed."""
 
@@ -204,6 +206,11 @@ class ServiceRun(ClientLoad):
         self.start(main(SimulatedCluster(self, clients, make_stream(seed, "main"))))
 
     # For coroutines
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of all groups."""
+        return tuple(self._names.values())
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> SimulatedTask:
         """Starts a coroutine."""

@@ -1,5 +1,6 @@
 """One trace, judged on every way: the plain checker, the kernels as for a small run, the kernels as for a large run,
-and the brute force. They must agree on every verdict, or all refuse.
+and the brute force. They must agree on every verdict, or all refuse. What a watch says, and the measures, are compared
+as far as that goes (`other_ways`).
 
     python -m tests.pipeline.check.agreement --traces 5000 --seed 0      thousands of traces; exit code 1 if two differ
     python -m tests.pipeline.check.agreement --traces 1 --seed 4711      one trace again, with every answer
@@ -19,17 +20,22 @@ from amcast.check import judge
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.check.job import GAPPED_ROWS, CheckLimits, LargeRunJob, check, judge_folders
 from amcast.pipeline.check.runner import run_sequentially
+from amcast.pipeline.measure.small_run import MeasureSetting
 from amcast.pipeline.rows.files import read_trace_folder
 from amcast.pipeline.rows.footers import read_footers
 from amcast.pipeline.spark.session import open_session
 from amcast.trace.run import read_run
 from tests.pipeline.check.brute_force import BruteForce, RefusedError
+from tests.pipeline.check.other_ways import find_wrong_measure, find_wrong_watch
 from tests.pipeline.check.trace_generator import WrittenTrace, make_trace, strip_omitted
 
+SETTING = MeasureSetting(0.1, None, is_exact=True)
 LARGE = CheckLimits(small_rows=0, gapped_rows=0)
 Verdicts = dict[str, str] | str
 """The verdict of each property, or REFUSED."""
 REFUSED = "refused"
+RIGHT, WRONG = "not wrong", "wrong"
+"""Of ways that do not judge every property."""
 
 
 def judge_by_force(trace: WrittenTrace) -> Verdicts:
@@ -92,15 +98,20 @@ def compare_ways(
     answers: dict[str, tuple[Verdicts, str]] = {"brute force": (judge_by_force(trace), "")}
     for name, way in (ways or WAYS).items():
         answers[name] = find_verdicts(way, folder)
+    for name, wrong in (
+        ("watch", find_wrong_watch(trace, folder)),
+        ("measure", find_wrong_measure(trace, folder, SETTING)),
+    ):
+        answers[name] = (RIGHT, "") if wrong is None else (WRONG, wrong)
     return answers
 
 
 def describe_difference(seed: int, answers: dict[str, tuple[Verdicts, str]]) -> str | None:
     """Which ways differ, and how; None if all agree."""
     wanted = answers["brute force"][0]
-    lines = []
+    lines = [f"  {name}: {sentence}" for name, (found, sentence) in answers.items() if found == WRONG]
     for name, (found, sentence) in answers.items():
-        if found == wanted:
+        if found in (wanted, WRONG, RIGHT):
             continue
         if isinstance(found, dict) and isinstance(wanted, dict):
             differ = {p: (wanted[p], found[p]) for p in wanted if wanted[p] != found[p]}

@@ -198,7 +198,7 @@ def one_row_lies(random: Random, trace: WrittenTrace) -> bool:
     row = picked[1]
     groups = sorted({row["group"] for row in trace.tables["processes"] if row["group"] is not None})
     if column == "destinations":
-        row[column] = random.choice(([], groups, groups[:1] * 2, [random.choice(groups)], [77]))
+        row[column] = random.choice(([], groups, groups[:1] * 2, [random.choice(groups or [77])], [77]))
     elif column == "group":
         row[column] = random.choice(groups)
     else:

@@ -90,6 +90,8 @@ class Examination:
         order, delivered, late = merged if merged is not None else (None, None, None)
         gaps = self._find_gaps(comparisons)
         run = SurveyedRun(self._view, self._runner, self.ends, self.buckets, gaps, multicasts, self._scratch)
+        if order is not None and order.heads:
+            delivered = None  # a merge that stopped has not read all that was delivered
         suspects = self._find_suspects(run, comparisons, delivered)
         findings, exact = self._check_integrity(run, suspects)
         ordering, merged_order = judge_order(run, comparisons, order, late, exact)

@@ -138,18 +138,31 @@ def _find_answers(answers: Table, messages: Int64Array) -> NDArray[np.int64]:
 def _find_first_deliveries(
     view: RunView, sequences: Sequences, ends: dict[int, int], messages: Int64Array, groups: Int64Array
 ) -> NDArray[np.int64]:
-    """When the last destination group of each message had a process that had delivered it."""
+    """When the last destination group of each message had a process that had delivered it.
+
+    `sequences` have valid deliveries only, and say which groups responded; a second delivery may have been earlier.
+    """
     completed = np.full(messages.size, np.iinfo(np.int64).min, np.int64)
     responded = np.zeros(messages.size, np.int64)
+    every = {process: extent.end for process, extent in view.sequences.extents().items()}
     for members in view.members.values():
-        first: NDArray[np.int64] = np.full(messages.size, _UNSET, np.int64)
-        for member in members:
-            for rows in sequences.rows(member, 0, ends.get(member, 0)):
-                _lower(first, messages, rows.messages, rows.at)
+        first = _find_earliest(sequences, members, ends, messages)
         there = first != _UNSET
+        if sequences is not view.sequences:
+            first = _find_earliest(view.sequences, members, every, messages)
         responded += there
         completed[there] = np.maximum(completed[there], first[there])
     return np.where(responded == groups, completed, _UNSET)
+
+
+def _find_earliest(
+    sequences: Sequences, members: tuple[int, ...], ends: dict[int, int], messages: Int64Array
+) -> NDArray[np.int64]:
+    first: NDArray[np.int64] = np.full(messages.size, _UNSET, np.int64)
+    for member in members:
+        for rows in sequences.rows(member, 0, ends.get(member, 0)):
+            _lower(first, messages, rows.messages, rows.at)
+    return first
 
 
 def _tell(run: SurveyedRun, order: MergedOrder, early: list[EarlyCompletion]) -> Finding:

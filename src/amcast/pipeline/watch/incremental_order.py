@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amcast.check.evidence import contradiction_error
+from amcast.kernel.errors import UsageError
 from amcast.pipeline.kernels.fingerprints import Int64Array
 from amcast.pipeline.kernels.merge import (
     NEVER,
@@ -124,6 +125,10 @@ class IncrementalOrder:
         """Rows about messages whose multicast was not read yet."""
         self._mistimed: dict[int, list[DeliveredRow]] = {}
         """Rows that are earlier than the multicast that was read, or state another time of it."""
+        self._group_of: dict[int, int | None] = {}
+        """The table of processes, as far as it was read; a run writes it at its end."""
+        self._addressed: dict[int, int] = {}
+        """Every group that was addressed, with one message to it."""
 
     # Rows
 
@@ -131,6 +136,10 @@ class IncrementalOrder:
         """Adds multicasts: message, destinations, time. A retry must have the same destinations."""
         for message, destinations, at_ns in rows:
             found = KnownMessage(tuple(sorted(set(destinations))), at_ns)
+            if not found.destinations:
+                raise UsageError(f"multicasts: message {message} has no destinations; expected at least one group")
+            for group in found.destinations:
+                self._addressed.setdefault(group, message)
             before = self.known.get(message) or self._recent.get(message)
             if before is not None:
                 if before.destinations != found.destinations:
@@ -145,6 +154,18 @@ class IncrementalOrder:
             (self._recent if message in self._recent else self.known)[message] = found
             for row in [*self._unknown.pop(message, ()), *self._mistimed.pop(message, ())]:
                 self._check_row(row, found)
+
+    def add_processes(self, rows: Iterable[tuple[int, int | None]]) -> None:
+        """Adds processes and their groups."""
+        for process, group in rows:
+            if self._group_of.setdefault(process, group) != group:
+                pair = (self._group_of[process], group)
+                raise UsageError(f"processes: process {process} has group {pair[0]} and {pair[1]}; expected one value")
+            if group is None:
+                continue
+            member = self.members.setdefault(process, ReplicaProgress(group))
+            if member.group != group:
+                raise contradiction_error("group", f"process {process}", member.group, group, "processes")
 
     def add_deliveries(self, rows: Iterable[DeliveredRow]) -> None:
         """Adds deliveries, and judges what is known now."""
@@ -199,6 +220,17 @@ class IncrementalOrder:
 
     def finish(self) -> None:
         """Judges what remains open when the run is over and everything was read."""
+        groups = sorted({group for group in self._group_of.values() if group is not None})
+        for group, message in self._addressed.items():
+            if group not in groups:
+                raise UsageError(
+                    f"multicasts: message {message} is addressed to group {group}, of which processes lists no member;"
+                    f" expected some of {groups[:8]}"
+                )
+        for process, member in self.members.items():
+            if self._group_of.get(process) is None:
+                where = f"process {process} delivered as a member of group {member.group}"
+                self._report([f"{where}, but the table processes does not list it as one"])
         for message, rows in self._mistimed.items():
             known = self.known.get(message) or self._recent[message]
             for row in rows:
@@ -242,12 +274,43 @@ class IncrementalOrder:
         if fresh:
             chain.messages = np.concatenate([chain.messages, np.array(fresh, np.int64)])
             chain.first_process = np.concatenate([chain.first_process, np.full(len(fresh), process, np.int64)])
-        for position in [at for at in member.early if at < chain.end]:
-            # Behind a hole of its own, a process is compared with what others of its group recorded.
-            self._compare(process, chain, position, member.early.pop(position))
-            if position >= member.next:
-                member.compared.add(position)
+        self._compare_early(process, member, chain)
         return bool(fresh)
+
+    def _compare_early(self, process: int, member: ReplicaProgress, chain: GroupChain) -> None:
+        """Compares what a process recorded behind a hole of its own with what others of its group recorded.
+
+        Another message at a position proves nothing yet: what the process lacks may explain it. Two messages in
+        opposite orders do.
+        """
+        differs = False
+        for position in [at for at in member.early if at < chain.end]:
+            if position >= chain.base and int(chain.messages[position - chain.base]) != member.early[position]:
+                differs = True
+                continue
+            self._compare(process, chain, position, member.early.pop(position))
+            member.compared.add(position)
+        if not differs:
+            return
+        place = {int(message): at for at, message in enumerate(chain.messages.tolist(), chain.base)}
+        own = [(at, place[message], message) for at, message in member.early.items() if message in place]
+        own += [
+            (at, at, int(chain.messages[at - chain.base])) for at in member.compared if chain.base <= at < chain.end
+        ]
+        own.sort()
+        last = (-1, -1, 0)
+        for row in own:
+            if row[1] < last[1]:
+                first, second = last[2], row[2]
+                self._report(
+                    [
+                        f"process {process} delivered {first} at position {last[0]}, before {second} at position"
+                        f" {row[0]}; in its group, {second} at position {row[1]} comes before {first} at"
+                        f" position {last[1]}"
+                    ]
+                )
+                return
+            last = max(last, row, key=lambda one: one[1])
 
     def _note_repetition(self, process: int, chain: GroupChain, at: int, message: int) -> None:
         first = chain.waiting.get(message)
@@ -410,6 +473,9 @@ class IncrementalOrder:
             member = self.members[process]
             later = len(member.early) + len(member.compared) or "a snapshot of"
             found.append(f"process {process} lacks position {position}, and has {later} later ones")
+        for process, end in sorted(self._snapshots.items()):
+            if process not in self.members:
+                found.append(f"process {process} has a snapshot of {end} positions, and no group that is known")
         if self._unknown:
             row = next(iter(self._unknown.values()))[0]
             found.append(f"{_describe(row)}, whose multicast was not read ({len(self._unknown)} such messages)")

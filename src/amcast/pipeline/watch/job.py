@@ -9,7 +9,7 @@ violated, or when nothing new arrives for a given time.
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from amcast.check.evidence import contradiction_error
 from amcast.check.verdict import Verdict
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.kernels.fingerprints import Int64Array
@@ -110,12 +109,11 @@ class RunWatcher:
         if self.snapshot.verdict == "violated":
             self.ended.set()
 
-    def take_files(self, table: str, files: DataFrame) -> None:
+    def take_files(self, table: str, files: Iterable[str]) -> None:
         """Reads new files of a table, through the reader that every check uses."""
         if self.ended.is_set():
             return
-        found = {unquote(urlsplit(row.path).path) for row in files.select("path").collect()}
-        paths = sorted(found - self._files[table])
+        paths = sorted(set(files) - self._files[table])
         try:
             with ThreadPoolExecutor() as readers:
                 parts = list(readers.map(lambda path: self._read(table, path), paths))
@@ -172,10 +170,10 @@ class RunWatcher:
 
     def _add_processes(self, data: pa.Table) -> None:
         """The membership, which a run writes at its end."""
-        known = {process: member.group for process, member in self._order.members.items()}
-        for process, group in zip(data.column("process").to_pylist(), data.column("group").to_pylist(), strict=True):
-            if group is not None and known.get(process, group) != group:
-                raise contradiction_error("group", f"process {process}", known[process], group, "processes")
+        rows = (data.column(name).to_pylist() for name in ("process", "group"))
+        self._order.add_processes(zip(*rows, strict=True))
+        self._order.judge()
+        self._update_verdict()
 
     def _measure(self, message: Int64Array, at: Int64Array, data: pa.Table) -> None:
         now = self.snapshot
@@ -205,8 +203,9 @@ class RunWatcher:
     def finish(self) -> None:
         """Judges what is left when the run is over and every file was read."""
         with self._lock:
-            self._order.finish()
-            self._update_verdict()
+            if not self.ended.is_set():
+                self._order.finish()
+                self._update_verdict()
 
     def _update_verdict(self) -> None:
         now, order = self.snapshot, self._order
@@ -308,7 +307,7 @@ def _open_streams(
 
 
 def _take_batch(watcher: RunWatcher, table: str, files: DataFrame, _: int) -> None:
-    watcher.take_files(table, files)
+    watcher.take_files(table, [unquote(urlsplit(row.path).path) for row in files.select("path").collect()])
 
 
 def _wait_for_end(

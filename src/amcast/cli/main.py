@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from amcast import __version__
+from amcast.cli.data import diff as difference
 from amcast.cli.data import pipeline, traces
 from amcast.cli.extras import describe_missing, find_extra
 from amcast.cli.lab import campaign as campaigning
@@ -42,6 +43,7 @@ members.register(app)
 security.register(app)
 traces.register(app)
 pipeline.register(app)
+difference.register(app)
 searching.register(app)
 campaigning.register(app)
 torture.register(app)

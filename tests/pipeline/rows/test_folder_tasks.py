@@ -11,6 +11,7 @@ from amcast.kernel.errors import UsageError
 from amcast.pipeline.rows.files import find_trace_folders, sum_file_bytes
 from amcast.pipeline.rows.folder_tasks import MANY_FILES, read_all_footers, share_folders
 from amcast.pipeline.rows.footers import count_table_rows
+from amcast.pipeline.spark.tasks import make_spark_runner
 from tests.pipeline.small_runs import random_run, write
 
 
@@ -29,7 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_footers_of_many_folders_are_read_in_tasks(spark: SparkSession, folder: Path) -> None:
     folders = find_trace_folders(str(folder))
     assert sum(len(files) for source in folders for files in source.tables.values()) > MANY_FILES
-    counts = {name: count_table_rows(footers) for name, footers in read_all_footers(spark, folders).items()}
+    counts = {
+        name: count_table_rows(footers) for name, footers in read_all_footers(make_spark_runner(spark), folders).items()
+    }
     assert counts == {
         source.folder: {t: sum(pq.read_metadata(file).num_rows for file in files) for t, files in source.tables.items()}
         for source in folders
@@ -42,7 +45,7 @@ def test_truncated_file_is_refused_in_a_task(spark: SparkSession, folder: Path, 
     file = next((damaged / "run-17" / "deliveries").glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(UsageError, match=r"run-17.*expected a whole Parquet file"):
-        read_all_footers(spark, find_trace_folders(str(damaged)))
+        read_all_footers(make_spark_runner(spark), find_trace_folders(str(damaged)))
 
 
 def test_small_folders_share_tasks_and_large_ones_do_not(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import json as plain_json
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,14 +155,14 @@ def report(
         raise UsageError(f"{folder}: a report is written to a local folder; give --out DIR")
     place = Path(folder)
     measures = (target or place) / "measures"
-    if fresh or keep_edges or order or not _is_current(place, measures):
+    if fresh or keep_edges or order or not has_current_measures(place, measures):
         _measure_folder(folder, measures, master, keep_edges, _parse_groups(order))
     if (place / "sweep.json").is_file():
         description = plain_json.loads((place / "sweep.json").read_text())
         summary = report_summary.summarize_sweep(place, description, job.read_cells(place).to_pylist(), measures)
     else:
         summary = report_summary.summarize_runs(
-            place, _judge_folder(folder, master), read_tables(measures)["summary"], measures
+            place, judge_folder(folder, master), read_tables(measures)["summary"], measures
         )
     files = write_report(summary, measures, target or place)
     if json:
@@ -214,30 +215,63 @@ def _measure_folder(
     order: list[int] | None,
     scratch: str | None = None,
 ) -> "MeasureResult":
+    """Measures with Spark."""
     from amcast.pipeline.measure import job
     from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
     from amcast.pipeline.spark.session import open_session
-    from amcast.pipeline.sweep import job as sweep
 
     if "://" in folder and target is None:
         raise UsageError(f"{folder}: tables are written to a local folder; give --out DIR")
+    measures = target or Path(folder) / "measures"
+    source = _find_source(folder)
+    if source.cells is not None:
+        return job.measure_cells(source.cells, measures)
+    edge = 0.0 if keep_edges else job.EDGE_SHARE
+    with open_session(master, brief=sum_file_bytes(find_trace_folders(source.folder)) < SMALL_BYTES) as spark:
+        return job.measure(
+            spark, source.folder, measures, edge=edge, order=order, statuses=source.statuses, scratch=scratch
+        )
+
+
+def measure_folder(folder: str, measures: Path) -> None:
+    """Measures runs or a sweep into a folder: in this process if they are small, else with Spark."""
+    from amcast.pipeline.measure import job
+    from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
+
+    source = _find_source(folder)
+    if source.cells is not None:
+        job.measure_cells(source.cells, measures)
+    elif sum_file_bytes(find_trace_folders(source.folder)) < SMALL_BYTES:
+        job.measure(None, source.folder, measures, statuses=source.statuses)
+    else:
+        require_extra("spark")
+        _measure_folder(folder, measures, None, False, None)
+
+
+@dataclass(frozen=True)
+class _MeasuredSource:
+    """Where the traces of runs or of a sweep are; of a sweep without traces, its cells."""
+
+    folder: str
+    statuses: dict[str, str] | None = None
+    cells: list[dict[str, Any]] | None = None
+
+
+def _find_source(folder: str) -> _MeasuredSource:
+    from amcast.pipeline.sweep import job as sweep
+
     place = Path(folder)
-    measures = target or place / "measures"
-    statuses = None
     if (place / "sweep.json").is_file():
         cells = sweep.read_cells(place).to_pylist()
-        statuses = {cell["cell"]: cell["status"] for cell in cells}
         if not plain_json.loads((place / "sweep.json").read_text()).get("traces"):
-            return job.measure_cells(cells, measures)
-        folder = str(place / "runs")
-    elif "://" not in folder and not place.is_dir():
+            return _MeasuredSource(folder, cells=cells)
+        return _MeasuredSource(str(place / "runs"), {cell["cell"]: cell["status"] for cell in cells})
+    if "://" not in folder and not place.is_dir():
         raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
-    with open_session(master, brief=sum_file_bytes(find_trace_folders(folder)) < SMALL_BYTES) as spark:
-        edge = 0.0 if keep_edges else job.EDGE_SHARE
-        return job.measure(spark, folder, measures, edge=edge, order=order, statuses=statuses, scratch=scratch)
+    return _MeasuredSource(folder)
 
 
-def _is_current(place: Path, measures: Path) -> bool:
+def has_current_measures(place: Path, measures: Path) -> bool:
     """Whether measures exist that are newer than everything they measure."""
     made = measures / "measures.json"
     if not made.is_file() or not (measures / "summary.parquet").is_file():
@@ -253,7 +287,7 @@ def _is_current(place: Path, measures: Path) -> bool:
     return bool(description.get("tables")) and description.get("edge_dropped") != 0 and made.stat().st_mtime >= newest
 
 
-def _judge_folder(folder: str, master: str | None) -> dict[str, Any]:
+def judge_folder(folder: str, master: str | None = None) -> dict[str, Any]:
     """The checker's answer: in this process for a few small runs, on Spark otherwise."""
     from amcast.check.judge import judge
     from amcast.check.verdict import worst_verdict

@@ -136,6 +136,8 @@ def compare(
 ) -> None:
     """Run one plan in the simulator and live, with its distances emulated in the links, and compare latencies.
 
+    To compare two runs, sweeps or commits with each other, use amcast diff.
+
     Example: amcast compare plans/wan-compare.toml
     """
     require_extra("trace")

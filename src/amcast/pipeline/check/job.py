@@ -81,7 +81,7 @@ def check(
     limits = limits or CheckLimits()
     folders = find_trace_folders(str(folder))
     with open_session(master, brief=sum_file_bytes(folders) < SMALL_BYTES) as spark, show_progress(spark, "checking"):
-        footers = read_all_footers(spark, folders)
+        footers = read_all_footers(make_spark_runner(spark), folders)
         rows = {folder: sum(count_table_rows(found).values()) for folder, found in footers.items()}
         small = [source for source in folders if rows[source.folder] <= limits.small_rows]
         reports = _judge_small(spark, small, rows, limits)

@@ -141,14 +141,15 @@ def confidence_interval(values: Sequence[float]) -> tuple[float | None, float | 
 
 def find_varying_fields(rows: Sequence[Row]) -> list[str]:
     """The fields, as dotted paths, in which some settings differ."""
-    flat = [_flatten(json.loads(row["plan"])) for row in rows]
+    flat = [flatten_plan(row) for row in rows]
     paths = dict.fromkeys(path for fields in flat for path in fields)
     return [path for path in paths if len({to_canonical_json(fields.get(path)) for fields in flat}) > 1]
 
 
-def _flatten(plan: Row) -> Row:
+def flatten_plan(row: Row) -> Row:
+    """The fields of a run's plan, by dotted path."""
     fields: Row = {}
-    pending = list(plan.items())
+    pending = list(json.loads(row["plan"]).items())
     while pending:
         path, value = pending.pop(0)
         if isinstance(value, dict) and value:

@@ -9,6 +9,7 @@ This module reads and writes; `tables` defines the tables.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.check.run_view import refuse_other_groups
-from amcast.pipeline.check.runner import Call, Runner
+from amcast.pipeline.check.runner import Call, Runner, run_sequentially
 from amcast.pipeline.measure import comparison as compare
 from amcast.pipeline.measure.large_run import LargeRun
 from amcast.pipeline.measure.small_run import MeasureSetting, measure_folders, read_members
@@ -77,7 +78,7 @@ class MeasureResult:
 
 
 def measure(
-    spark: SparkSession,
+    spark: SparkSession | None,
     folder: str,
     out: Path,
     *,
@@ -88,21 +89,24 @@ def measure(
     small_rows: int = SMALL_ROWS,
     scratch: str | None = None,
 ) -> MeasureResult:
-    """Measures every run at or below a folder.
+    """Measures every run at or below a folder; without a session in this process, one run after the other.
 
     `order` ranks destinations, `statuses` has the verdicts of runs; `scratch` is a folder for the rows of a large run
     that all workers can write, by default inside `out`.
     """
     folders = find_trace_folders(folder)
     names = _list_runs(folders)
-    with show_progress(spark, f"measuring {len(names)} runs" if len(names) > 1 else "measuring"):
-        footers = read_all_footers(spark, folders)
+    runner = run_sequentially if spark is None else make_spark_runner(spark)
+    title = f"measuring {len(names)} runs" if len(names) > 1 else "measuring"
+    with nullcontext() if spark is None else show_progress(spark, title):
+        footers = read_all_footers(runner, folders)
         rows = {folder: count_table_rows(found) for folder, found in footers.items()}
         is_exact = sum(counts.get("deliveries", 0) for counts in rows.values()) <= exact_rows
         prepare_folder(out)
         setting = MeasureSetting(edge, order, is_exact)
-        job = _MeasureJob(make_spark_runner(spark), setting, scratch or str(out))
-        tables = job.run(folders, footers, small_rows, spark.sparkContext.defaultParallelism)
+        job = _MeasureJob(runner, setting, scratch or str(out))
+        cores = 1 if spark is None else spark.sparkContext.defaultParallelism
+        tables = job.run(folders, footers, small_rows, cores)
         result = MeasureResult(out, len(names), "exact" if is_exact else "sketch", edge)
         has_packets = any("packets" in source.tables for source in folders)
         for name in MEASURES:

@@ -2,12 +2,9 @@
 
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from amcast.pipeline.check.runner import Runner, run_sequentially
 from amcast.pipeline.rows.files import TraceFolder
 from amcast.pipeline.rows.footers import FILES_PER_TASK, Footers, RowGroup, read_footers, split_files
-from amcast.pipeline.spark.tasks import make_spark_runner
 
 TASK_ROWS: Final = 1_000_000
 """Rows of small folders that share a task."""
@@ -18,12 +15,11 @@ FileShare = tuple[str, str, tuple[str, ...], list[str]]
 """(folder, table, files, runs of the folder)."""
 
 
-def read_all_footers(spark: SparkSession, folders: list[TraceFolder]) -> dict[str, Footers]:
-    """The row groups of each folder, by folder: every file is opened once, by tasks if there are many files. Refuses
-    files that are no tables of a trace."""
-    runner: Runner = run_sequentially
-    if sum(len(files) for source in folders for files in source.tables.values()) > MANY_FILES:
-        runner = make_spark_runner(spark)
+def read_all_footers(runner: Runner, folders: list[TraceFolder]) -> dict[str, Footers]:
+    """The row groups of each folder, by folder: every file is opened once, by the runner's tasks if there are many
+    files. Refuses files that are no tables of a trace."""
+    if sum(len(files) for source in folders for files in source.tables.values()) <= MANY_FILES:
+        runner = run_sequentially
     shares: list[list[FileShare]] = []
     files = FILES_PER_TASK
     for source in folders:

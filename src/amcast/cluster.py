@@ -222,16 +222,24 @@ def _check_exchange(cluster: Cluster, description: Description, client: str | No
 
 
 def local_cluster(
-    cluster: Cluster, *, steps: Path | None = None, skew: Path | None = None, service: str = ""
+    cluster: Cluster,
+    *,
+    steps: Path | None = None,
+    skew: Path | None = None,
+    service: str = "",
+    client: str | None = None,
 ) -> "LocalCluster":
-    """Makes a launcher of the whole cluster as local processes; use it with `with`. `service` is MODULE:CLASS."""
+    """Makes a launcher of the whole cluster as local processes; use it with `with`. `service` is MODULE:CLASS, and
+    `client` the name whose certificate it uses."""
     from amcast.live.operations.local_cluster import LocalCluster
 
     command = [sys.executable, "-m", "amcast.cluster"]
     for option, folder in (("--steps", steps), ("--skew", skew)):
         if folder is not None:
             command += [option, str(folder)]
-    return LocalCluster(cluster, [*command, "--service", service] if service else command)
+    command += ["--service", service] if service else []
+    command += ["--as", client] if client else []
+    return LocalCluster(cluster, command)
 
 
 def main(arguments: list[str] | None = None) -> int:

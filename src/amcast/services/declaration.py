@@ -170,7 +170,8 @@ class Operation:
             try:
                 values.append(text if hints[name] is str else msgspec.json.decode(text, type=hints[name]))
             except msgspec.MsgspecError as error:
-                raise UsageError(f"{self.name}: {name} = {text!r}: {describe_error(error)}") from None
+                shown = f"{self.name}{self.show_signature()}"
+                raise UsageError(f"{self.name}: {name} = {text!r}: {describe_error(error)}; expected {shown}") from None
         return values
 
     def show_signature(self) -> str:

@@ -357,7 +357,7 @@ class Executor:
         if session is None:
             session = self._sessions[id] = SessionState()
         if id & KEY_BIT:
-            session.finished_ns, about = self._now_ns, digest_call(command)
+            session.finished_ns, about = self._now_ns, digest_call(command.name, command.arguments)
         session.pending.discard(request)
         result = Result(request, outcome, queued.position, steps, about)
         if request >= session.acknowledged:

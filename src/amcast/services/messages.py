@@ -173,9 +173,9 @@ def find_key_session(key: str) -> int:
     return KEY_BIT | int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 2
 
 
-def digest_call(command: Command) -> bytes:
-    """A digest of what a command calls."""
-    return blake2b(command.name.encode() + b"\0" + command.arguments, digest_size=8).digest()
+def digest_call(name: str, arguments: bytes) -> bytes:
+    """A digest of what is called."""
+    return blake2b(name.encode() + b"\0" + arguments, digest_size=16).digest()
 
 
 def encode_payload(content: Command | Value) -> bytes:

@@ -118,3 +118,28 @@ def test_a_replica_without_majority_refuses_what_it_cannot_promise(tmp_path: Pat
                 await counter.read(name, consistency="stale", max_age_s=0.001, timeout_s=40)
 
     run(main(), 60)
+
+
+@pytest.mark.parametrize("protocol", ["whitebox", "multipaxos"])
+def test_protocols_without_a_read_index_order_what_must_be_fresh(tmp_path: Path, protocol: str) -> None:
+    cluster = make_cluster(tmp_path, {"north": 1, "south": 1}, durability="memory", protocol=protocol)
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name in cluster.nodes():
+                await stack.enter_async_context(run_service(cluster, name, Counter))
+            counter = (await stack.enter_async_context(connect(cluster))).service(Counter)
+            owner = Counter.partition("x", ("north", "south"))
+            last = (await counter.add("x")).positions[owner]
+            for number in range(1, 4):
+                assert (await counter.read("x", consistency="group")).value == number
+                for given in ({}, {"consistency": "stale", "max_age_s": 0.5}):
+                    outcome = await counter.read("x", **given)
+                    assert outcome.value == number
+                    assert outcome.positions[owner] > last, "it is ordered"
+                    last = outcome.positions[owner]
+                both = await counter.read("x", consistency="stale", max_age_s=9, groups=["north", "south"])
+                assert both.by_group[owner] == number
+                last = (await counter.add("x")).positions[owner]
+
+    run(main(), 60)

@@ -131,12 +131,12 @@ def serve(
     raise typer.Exit(main([str(config), node, *arguments]))
 
 
-def up(config: ConfigOption, service: ServiceOption = "") -> None:
+def up(config: ConfigOption, service: ServiceOption = "", client_name: AsOption = None) -> None:
     """Start every node of a cluster.toml as a local process; stop them with Ctrl-C or SIGTERM.
 
     If a node exits, `up` reports it and does not restart it. Exit code 2: some node exited with an error.
 
-    Examples: amcast up --config cluster.toml   |   amcast up --service bank:Bank
+    Examples: amcast up --config cluster.toml   |   amcast up --service bank:Bank --as nodes
     """
     from amcast.cluster import local_cluster
     from amcast.live.config.cluster import read_cluster
@@ -146,7 +146,7 @@ def up(config: ConfigOption, service: ServiceOption = "") -> None:
     if service:
         load_service(service)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with local_cluster(cluster, service=service) as running:
+    with local_cluster(cluster, service=service, client=client_name) as running:
         for name, process in cluster.nodes().items():
             host, port = cluster.addresses[process]
             out.print(f"{name}: process {process} at {host}:{port}, pid {running.pid(name)}, log {running.logs}")
@@ -163,6 +163,7 @@ def up(config: ConfigOption, service: ServiceOption = "") -> None:
                     left -= 1
                     failed += code != 0
                     flag = f" --service {service}" if service else ""
+                    flag += f" --as {client_name}" if client_name else ""
                     hint = f"; to restart it: amcast serve --config {config} --node {name}{flag}" if code else ""
                     # What a node that was killed logged before says nothing about its end.
                     end = f"was killed by {_name_signal(-code)}"

@@ -61,6 +61,10 @@ class Poster(Protocol):
         """Submits one message; returns a future of its receipt."""
 
 
+class UnreadableError(Error):
+    """A group cannot be read without ordering."""
+
+
 class ResultStream:
     """Reads the results of a session in one group, from one replica after the other."""
 
@@ -71,14 +75,16 @@ class ResultStream:
         list_members: Callable[[GroupId], Sequence[ProcessId]],
         request: FollowResults,
         on_result: Callable[[GroupId, int, Result], None],
+        on_keyed: Callable[[GroupId, KeyedResult], None],
     ) -> None:
         self._rpc = rpc
         self._group = group
         self._list_members = list_members
         self._request = request
         self._on_result = on_result
-        self._watched: set[int] = set()
-        """Sessions of keys whose calls have no result."""
+        self._on_keyed = on_keyed
+        self._watched: dict[tuple[int, bytes], WatchCall] = {}
+        """By session of a key and digest of the call: calls that have no result."""
         self._preferred: ProcessId | None = None
         self._call: RpcCall | None = None
         self._ready: RpcCall | None = None
@@ -119,8 +125,8 @@ class ResultStream:
                 for result in reply.results:
                     self._on_result(self._group, self._request.session, result)
             elif isinstance(reply, KeyedResult):
-                self._watched.discard(reply.session)
-                self._on_result(self._group, reply.session, reply.result)
+                self._watched.pop((reply.session, reply.about), None)
+                self._on_keyed(self._group, reply)
             elif isinstance(reply, ServiceAnswer):
                 future = self._answers.pop(reply.answer.number, None)
                 if future is not None and not future.done():
@@ -134,14 +140,16 @@ class ResultStream:
             if self._ready is None:
                 self._ready = call
                 self._connected.set()
-                for session in self._watched:
-                    call.send(WatchCall(session))
+                for watched in self._watched.values():
+                    call.send(watched)
 
-    def watch(self, session: int) -> None:
+    def watch(self, call: Call) -> None:
         """Asks for the result of a call with a key."""
-        self._watched.add(session)
+        command = call.command
+        watched = WatchCall(command.session, command.name, command.arguments)
+        self._watched[(command.session, call.about)] = watched
         if self._ready is not None:
-            self._ready.send(WatchCall(session))
+            self._ready.send(watched)
 
     async def read(self, query: Query) -> ReadAnswer:
         """Reads from the replica of the stream; raises NoAnswerError if that is lost before it answers."""
@@ -218,7 +226,7 @@ class ServiceStub:
             if call_key is not None:
                 return await self._call(name, arguments, named, timeout_s, groups, call_key)
             reading = self._session.make_reading(name, arguments, named, consistency, max_age_s, groups)
-            if reading is not None and (consistency != "linearizable" or reading.owner not in self._ordering):
+            if reading is not None and (consistency == "group" or self._ordering.isdisjoint(reading.destinations)):
                 outcome = await self._read(reading, consistency, timeout_s)
                 if outcome is not None:
                     return outcome
@@ -243,6 +251,8 @@ class ServiceStub:
             try:
                 async with asyncio.timeout(timeout_s):
                     await asyncio.gather(*(self._read_group(reading, group) for group in reading.destinations))
+            except UnreadableError:
+                return None
             except TimeoutError:
                 missing = [group for group in reading.destinations if group not in reading.results]
                 raise ReadRefusedError(
@@ -266,6 +276,9 @@ class ServiceStub:
             if answer.result is not None:
                 reading.results[group] = answer.result
                 return
+            if answer.refusal == UNREADABLE:
+                self._ordering.add(group)
+                raise UnreadableError
             is_repeated = stream.source in refusals
             refusals[stream.source] = answer.refusal
             if is_repeated or refusals.keys() >= set(self._client.topology.members(self._ids[group])):
@@ -294,7 +307,7 @@ class ServiceStub:
         for group in call.destinations:
             stream = self._follow(self._ids[group])
             if key is not None:
-                stream.watch(call.command.session)
+                stream.watch(call)
         try:
             async with asyncio.timeout(timeout_s):
                 await receipt
@@ -337,12 +350,31 @@ class ServiceStub:
         if group not in self._streams:
             request = FollowResults(self._session.session, self._session.description.digest)
             self._streams[group] = ResultStream(
-                self._rpc, group, lambda group: self._client.topology.members(group), request, self._accept
+                self._rpc,
+                group,
+                lambda group: self._client.topology.members(group),
+                request,
+                self._accept,
+                self._accept_keyed,
             )
         return self._streams[group]
 
+    def _accept_keyed(self, group: GroupId, reply: KeyedResult) -> None:
+        for call, done in list(self._calls.get((reply.session, 1), ())):
+            if call.about == reply.about:
+                call.is_other |= reply.result is None
+                self._add_result(group, call, done, reply.result)
+
     def _accept(self, group: GroupId, session: int, result: Result) -> None:
         for call, done in list(self._calls.get((session, result.request), ())):
+            self._add_result(group, call, done, result)
+
+    def _add_result(self, group: GroupId, call: Call, done: "asyncio.Future[None]", result: Result | None) -> None:
+        if call.is_other:
+            self._forget(call)
+            if not done.done():
+                done.set_result(None)
+        elif result is not None:
             call.results[self._client.topology.names[group]] = result
             if not call.missing:
                 self._session.see(call)

@@ -99,10 +99,13 @@ class ReadService(RpcRequest, frozen=True):
 
 
 class WatchCall(RpcRequest, frozen=True):
-    """Asks for the result of a call with a key, on the connection of a FollowResults; KeyedResult answers it."""
+    """Asks for the result of a call with a key, on the connection of a FollowResults; KeyedResult answers it. Whoever
+    knows a key and not its call learns only that there was another one."""
 
     session: int
     """That of the key."""
+    name: str
+    arguments: bytes
 
 
 class FindCursor(RpcRequest, frozen=True):
@@ -256,7 +259,10 @@ class KeyedResult(RpcReply, frozen=True):
     """The result of a call with a key."""
 
     session: int
-    result: Result
+    about: bytes
+    """The digest of the call that was asked for."""
+    result: Result | None
+    """None: the key is that of another call."""
 
 
 class FoundCursor(RpcReply, frozen=True):

@@ -63,7 +63,7 @@ from amcast.live.storage.state_files import StateFile
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.quotas import ClientQuotas
 from amcast.services.calls import WINDOW
-from amcast.services.messages import Query, ReadAnswer, Result
+from amcast.services.messages import Query, ReadAnswer, Result, digest_call
 from amcast.storage.client_ids import ClientIdAllocator
 
 log = logging.getLogger("amcast.live")
@@ -172,14 +172,14 @@ class ServiceRequests:
         self._refusal = refusal
         self._open: dict[int, Callable[[], None]] = {}
         """By number: what ends the read."""
-        self._watched: dict[int, Callable[[], None]] = {}
-        """By session of a key: what ends watching it."""
+        self._watched: dict[tuple[int, bytes], Callable[[], None]] = {}
+        """By session of a key and digest of the call: what ends watching it."""
         connection.on_request = self._begin
 
     def _begin(self, payload: Any) -> None:
         request = decode_request(payload).request
         if isinstance(request, WatchCall):
-            self._watch(request.session)
+            self._watch(request)
             return
         if not isinstance(request, ReadService):
             raise RefusedError(f"a {type(request).__name__} behind a FollowResults; expected ReadService or WatchCall")
@@ -196,19 +196,26 @@ class ServiceRequests:
             if number in self._open:  # it was not answered at once
                 self._open[number] = end
 
-    def _watch(self, session: int) -> None:
+    def _watch(self, request: WatchCall) -> None:
+        """Gives the result of a call with a key to whoever may make this call, and knows what was called: a key may be
+        easy to guess."""
         if len(self._watched) >= MAX_READS:
             raise RefusedError(f"{MAX_READS} calls with a key are watched by one session; expected no more")
+        if self._permissions is not None:
+            self._permissions.check_query(self._connection.subject(), request.name)
+        session, about = request.session, digest_call(request.name, request.arguments)
+        watched = session, about
 
         def give(result: Result) -> None:
-            self._watched.pop(session, None)
-            self._connection.write(encode_reply(KeyedResult(session, result), self._connection.framing))
+            self._watched.pop(watched, None)
+            given = result if result.about == about else None
+            self._connection.write(encode_reply(KeyedResult(session, about, given), self._connection.framing))
 
-        if session not in self._watched:
-            self._watched[session] = lambda: None
+        if watched not in self._watched:
+            self._watched[watched] = lambda: None
             end = self._service.watch(session, give)
-            if session in self._watched:  # there is no result yet
-                self._watched[session] = end
+            if watched in self._watched:  # there is no result yet
+                self._watched[watched] = end
 
     def _answer(self, answer: ReadAnswer) -> None:
         self._open.pop(answer.number, None)

@@ -28,6 +28,11 @@ FACETS: Final = 4
 PROTOCOLS: Final = 6
 """Protocols that get charts of their own, one each."""
 LINES: Final = 24
+HEAT_MAPS: Final = 3
+HEAT_PLACES: Final = 16
+RANKS: Final = 8
+EVENTS: Final = 12
+MATRIX_GROUPS: Final = 24
 MS: Final = 1e6
 
 
@@ -122,10 +127,14 @@ class ChartSelector:
         self.content.charts.append(charts.draw_ranges(frame, ("50 %", "95 %", "99 %"), lines))
 
     def add_heat_maps(self) -> None:
-        fields = [path for path in [self._load, *self._measured.free_fields] if path][:3]
-        for path in fields:
+        fields = [path for path in [self._load, *self._measured.free_fields] if path]
+        if len(fields) > HEAT_MAPS:
+            self.content.left_out.append(f"Heat maps show {HEAT_MAPS} of {len(fields)} fields that vary.")
+        for path in fields[:HEAT_MAPS]:
             places = sorted({str(s[path]) for s in self._settings}, key=sort_value)
-            if not 2 <= len(places) <= 16:
+            if len(places) > HEAT_PLACES:
+                self.content.left_out.append(f"No heat map of {path}: it has {len(places)} values, over {HEAT_PLACES}.")
+            if not 2 <= len(places) <= HEAT_PLACES:
                 continue
             grid = [
                 [
@@ -185,8 +194,10 @@ class ChartSelector:
                 ranks = sorted({key[1] for key in points if key[0] == setting})
                 if len(ranks) < 2:
                     continue
+                if len(ranks) > RANKS:
+                    self.content.left_out.append(f"Latency {title}: pictures show {RANKS} of {len(ranks)} places.")
                 lines = []
-                for rank in ranks[:8]:
+                for rank in ranks[:RANKS]:
                     points_drawn = sorted(
                         (share, value / MS) for (s, r, share), value in points.items() if (s, r) == (setting, rank)
                     )
@@ -232,7 +243,12 @@ class ChartSelector:
                     Axis("seconds"),
                     Axis("messages per second", zero=True),
                 )
-                events = [(at - zero / 1e9, what) for at, what in sorted(faults.get(run["run"], {}).items())[:12]]
+                every = sorted(faults.get(run["run"], {}).items())
+                if len(every) > EVENTS:
+                    self.content.left_out.append(
+                        f"{title}: the picture over time marks {EVENTS} of {len(every)} faults."
+                    )
+                events = [(at - zero / 1e9, what) for at, what in every[:EVENTS]]
                 self.content.charts.append(charts.draw_curves(frame, lines, marks=False, bands=bands, events=events))
 
     def add_bodies(self) -> None:
@@ -244,6 +260,8 @@ class ChartSelector:
         # Every kind has a colour of its own, the last one is that of the others.
         kinds = order if len(order) <= len(SERIES) else order[: len(SERIES) - 1]
         others = order[len(kinds) :]
+        if found and len(self._settings) > LINES:
+            self.content.left_out.append(f"The picture of packets shows {LINES} of {len(self._settings)} settings.")
         lines = []
         for setting in self._settings[:LINES]:
             values = [found.get((setting.row["setting"], body), 0.0) for body in kinds]
@@ -268,7 +286,9 @@ class ChartSelector:
             setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
             own = {key[1:]: value for key, value in found.items() if key[0] == setting}
             groups = sorted({group for pair in own for group in pair})
-            if not any(own.values()) or len(groups) > 24:
+            if any(own.values()) and len(groups) > MATRIX_GROUPS:
+                self.content.left_out.append(_format_large_matrix("work for others", protocol, len(groups)))
+            if not any(own.values()) or len(groups) > MATRIX_GROUPS:
                 continue
             frame = ChartFrame(
                 f"work-{protocol}",
@@ -288,7 +308,9 @@ class ChartSelector:
             setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
             own = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
             regions, groups = sorted({r for r, _ in own}), sorted({g for _, g in own})
-            if len(regions) < 2 or len(groups) > 24:
+            if len(regions) > 1 and len(groups) > MATRIX_GROUPS:
+                self.content.left_out.append(_format_large_matrix("latency by place", protocol, len(groups)))
+            if len(regions) < 2 or len(groups) > MATRIX_GROUPS:
                 continue
             frame = ChartFrame(
                 f"routes-{protocol}",
@@ -327,6 +349,10 @@ def _fill_empty_slices(slices: Sequence[Row]) -> list[Row]:
         known.get(number, {**silent, "from_ns": first + number * width, "to_ns": first + (number + 1) * width})
         for number in range(max(known) + 1)
     ]
+
+
+def _format_large_matrix(what: str, protocol: str, groups: int) -> str:
+    return f"No picture of {what} of {protocol}: it has {groups} groups, over {MATRIX_GROUPS}; the tables have all."
 
 
 def _format_facet(facet: str) -> str:

@@ -22,7 +22,7 @@ PAGE_FILE = "report.html"
 CHART_FOLDER = "pictures"
 TABLE_NAMES = (
     *("summary", "comparison", "latency", "cdf", "routes", "throughput", "bodies", "work", "fairness", "paths"),
-    "recovery",
+    *("recovery", "clients", "traffic"),
 )
 """The tables that the page uses."""
 MAX_ROWS = 2_000_000
@@ -39,7 +39,9 @@ def read_tables(measures: Path) -> dict[str, list[dict[str, Any]]]:
             table = pq.read_table(file)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(f"{file}: {str(error).splitlines()[0]}; expected a table of `amcast measure`") from None
-        tables[name] = table.slice(0, MAX_ROWS).to_pylist()
+        if len(table) > MAX_ROWS:
+            raise UsageError(f"{file}: {len(table)} rows; expected at most {MAX_ROWS}: report on fewer runs at a time")
+        tables[name] = table.to_pylist()
     for name in ("summary", "comparison"):
         if name not in tables:
             raise UsageError(f"{measures}: no {name}.parquet; expected the tables of `amcast measure`")

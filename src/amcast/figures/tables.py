@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amcast.figures.measured_settings import MeasuredSettings, match_by
+from amcast.figures.measured_settings import MeasuredSettings, Row, match_by
 
 MAX_ROWS: Final = 60
 PERCENTILES: Final = ("p50", "p90", "p95", "p99")
@@ -27,7 +27,9 @@ def build_tables(measured: MeasuredSettings) -> list[PageTable]:
         tabulate_settings(measured),
         tabulate_regions(measured),
         tabulate_places(measured),
+        tabulate_clients(measured),
         tabulate_costs(measured),
+        tabulate_traffic(measured),
         tabulate_paths(measured),
         tabulate_recovery(measured),
     ]
@@ -97,6 +99,46 @@ def tabulate_places(measured: MeasuredSettings) -> PageTable | None:
     headings = ("setting", "", "place", "p50 ms", "p90", "p95", "p99")
     note = "Rank: the place of a group among its message's destinations. Response: who delivered first, second ..."
     return _build_table("Latency per destination", headings, rows, "latency.csv", note)
+
+
+def tabulate_clients(measured: MeasuredSettings) -> PageTable | None:
+    """What clients wait for, over all regions; clients.csv has regions and roles."""
+    found = {
+        name: measured.average_runs("clients", ("wait", "scope"), f"latency_ns_{name}", lambda row: row["role"] is None)
+        for name in PERCENTILES
+    }
+    rows = [
+        (measured.label(setting), *key[1:], *(format_ms(found[name].get(key)) for name in PERCENTILES))
+        for setting in measured.settings
+        for key in sorted(key for key in found["p50"] if key[0] == setting.row["setting"])
+    ]
+    headings = ("setting", "until", "messages", "p50 ms", "p90", "p95", "p99")
+    note = (
+        "How long the sender of a message waits. Own replica: its own delivery if it is a destination, else the first"
+        " delivery in its region. First answer: the first delivery anywhere. Local messages have one destination."
+    )
+    return _build_table("What clients wait for", headings, rows, "clients.csv", note)
+
+
+def tabulate_traffic(measured: MeasuredSettings) -> PageTable | None:
+    """Bytes that each group sends to others."""
+    found = {
+        name: measured.average_runs("traffic", ("group", "to_group"), f"{name}_per_multicast", _is_between_groups)
+        for name in ("bytes", "packets")
+    }
+    rows = []
+    for setting in measured.settings:
+        own = [key for key in found["bytes"] if key[0] == setting.row["setting"]]
+        for group in sorted({key[1] for key in own}):
+            sums = [sum(values[key] for key in own if key[1] == group) for values in found.values()]
+            rows.append((measured.label(setting), group, *(format_number(value) for value in sums)))
+    headings = ("setting", "group", "bytes per multicast", "packets per multicast")
+    note = "What the members of a group sent to members of other groups, for each multicast of the run."
+    return _build_table("Between groups", headings, rows, "traffic.csv", note)
+
+
+def _is_between_groups(row: Row) -> bool:
+    return None not in (row["group"], row["to_group"]) and row["group"] != row["to_group"]
 
 
 def tabulate_costs(measured: MeasuredSettings) -> PageTable | None:

@@ -24,6 +24,7 @@ SCENE_ROWS: Final = 2_000_000
 SCENE_ARROWS: Final = 120
 SCENE_MARGIN: Final = 0.15
 """How much time the scene shows behind its last event, as a part of what it shows before."""
+MAX_STORY: Final = 8
 NOT_CLAIMED: Final = "not claimed"
 METHOD: Final = {
     "exact": "Percentiles are exact, by the nearest rank.",
@@ -90,12 +91,17 @@ def summarize_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: 
     reports = answer["runs"]
     sheet = _properties(reports[0]) if len(reports) == 1 else _verdicts(reports)
     story = [sentence for report in reports for sentence in _stories(report)]
+    if len(story) > MAX_STORY:
+        story = [*story[:MAX_STORY], f"and {len(story) - MAX_STORY} more sentences: amcast check shows them"]
     drawing, caption = _scene_of_runs(reports, summary)
     name = reports[0]["run"] if len(reports) == 1 else f"{len(reports)} runs in {folder.resolve().name}"
     return ReportSummary(
         title=f"Run {name}" if len(reports) == 1 else name,
         verdict=answer["verdict"],
-        story=tuple(story[:8]),
+        story=(
+            *story[:8],
+            *([f"and {len(story) - 8} more sentences: amcast check shows them"] if len(story) > 8 else []),
+        ),
         tiles=_tiles(summary),
         facts=_run_facts(summary),
         verdicts=(sheet,),

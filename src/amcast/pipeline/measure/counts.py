@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array
 from amcast.pipeline.measure.distribution import encode
 from amcast.pipeline.measure.facts import take_column
 from amcast.pipeline.measure.membership import Membership
@@ -21,6 +22,12 @@ SENT: Final = ("sent", "bytes_sent", "lost", "steady_sent", "steady_bytes", "rec
 FAULT: Final = "fault-"
 
 
+def _add_pairs(total: dict[Any, list[int]], other: dict[Any, list[int]]) -> None:
+    for key, (count, size) in other.items():
+        known = total.get(key, [0, 0])
+        total[key] = [known[0] + count, known[1] + size]
+
+
 @dataclass
 class Counts:
     """Counts that add up."""
@@ -29,6 +36,8 @@ class Counts:
     """[column of SENT, process]."""
     bodies: dict[str, list[int]] = field(default_factory=dict)
     """body -> packets, bytes."""
+    traffic: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """(code of the source's group, of the target's; -1: none) -> packets, bytes."""
     notes: dict[str, int] = field(default_factory=dict)
     noting: dict[str, set[int]] = field(default_factory=dict)
     """name of a note -> the processes that noted it."""
@@ -41,8 +50,8 @@ class Counts:
 
     def __iadd__(self, other: "Counts") -> "Counts":
         self.processes += other.processes
-        for body, numbers in other.bodies.items():
-            self.bodies[body] = [a + b for a, b in zip(self.bodies.get(body, [0, 0]), numbers, strict=True)]
+        _add_pairs(self.bodies, other.bodies)
+        _add_pairs(self.traffic, other.traffic)
         for name, count in other.notes.items():
             self.notes[name] = self.notes.get(name, 0) + count
             self.noting[name] = self.noting.get(name, set()) | other.noting[name]
@@ -64,6 +73,18 @@ class Counts:
             own = weights[chosen] if weights is not None else None
             total = np.bincount(ends[chosen] + 1, own, members.ids.size + 1)
             self.processes[row] += total[1:].astype(np.int64)
+        groups = np.append(members.group_codes, -1)
+        self._add_traffic(groups[source], groups[target], size)
+
+    def _add_traffic(self, sources: Int32Array, targets: Int32Array, size: Int64Array) -> None:
+        groups = int(max(sources.max(initial=-1), targets.max(initial=-1))) + 2
+        pairs, codes = encode((sources.astype(np.int64) + 1) * groups + targets + 1)
+        counts = np.bincount(codes, minlength=pairs.size).tolist()
+        totals = np.bincount(codes, size, pairs.size).astype(np.int64).tolist()
+        for pair, count, total in zip(pairs.tolist(), counts, totals, strict=True):
+            known = self.traffic.setdefault((pair // groups - 1, pair % groups - 1), [0, 0])
+            known[0] += count
+            known[1] += total
 
     def add_bodies(self, row_groups: Iterable[RowGroup], run: str | None = None) -> None:
         """Counts packets, of all runs or of one, by their bodies, which are read as codes where the file has codes."""

@@ -51,13 +51,15 @@ MEASURES: Final[dict[str, tuple[str, ...]]] = {
     "overhead": ("run", "group"),
     "audit": ("run", "process"),
     "work": ("run", "group", "for_group"),
+    "traffic": ("run", "group", "to_group"),
     "convoy": ("run", "group"),
     "paths": ("run", "name"),
     "fairness": ("run", "side", "region"),
+    "clients": ("run", "wait", "scope", "role", "region"),
     "recovery": ("run", "fault_ns", "fault", "process", "group"),
 }
 """Every table that comes from traces, with the columns that identify its rows and order them."""
-PACKET_TABLES: Final = ("packets", "bodies", "overhead", "audit", "work")
+PACKET_TABLES: Final = ("packets", "bodies", "overhead", "audit", "work", "traffic")
 RUN_TABLES: Final = ("summary", "comparison")
 """Tables over whole runs; a sweep without traces has these."""
 

@@ -21,6 +21,13 @@ VIEWS: Final = ("all", "destinations", "rank", "response", "group")
 SLICES: Final = 50
 PER_SLICE: Final = 10
 """A slice of time has at least about this many messages: with fewer, the numbers depend mostly on the slicing."""
+WAITS: Final = ("own replica", "first answer", "all destinations")
+"""What a client may wait for: the sender's own delivery, if it is a destination, else the first one in its region; the
+first delivery anywhere; one in every destination group."""
+SCOPES: Final = ("local", "global")
+"""To one group, or to several."""
+ROLES: Final = ("client", "destination", "other member")
+"""The sender: in no group, in a destination group, in another group."""
 CONVOY: Final = (
     *("deliveries", "waited", "wait_ns", "wait_ns_max", "latency_ns", "local", "local_ns", "local_waited"),
     "behind_ns",
@@ -86,6 +93,7 @@ class RunObservation:
     senders: Samples
     receivers: Samples
     waits: Samples
+    clients: Samples
     deliveries: int = 0
     end_ns: int | None = None
     """The last delivery."""
@@ -109,10 +117,11 @@ class RunObservation:
     @staticmethod
     def zero(is_exact: bool) -> "RunObservation":
         sides = (Samples(is_exact, ("region",)), Samples(is_exact, ("region",)), Samples(is_exact, ("group",)))
-        return RunObservation(Samples(is_exact, (*VIEWS, "route")), *sides)
+        clients = Samples(is_exact, ("scope", "place"))
+        return RunObservation(Samples(is_exact, (*VIEWS, "route")), *sides, clients)
 
     def __iadd__(self, other: "RunObservation") -> "RunObservation":
-        for name in ("responses", "senders", "receivers", "waits"):
+        for name in ("responses", "senders", "receivers", "waits", "clients"):
             getattr(self, name).__iadd__(getattr(other, name))
         self.deliveries += other.deliveries
         ends = [end for end in (self.end_ns, other.end_ns) if end is not None]
@@ -161,6 +170,7 @@ def observe(facts: Facts, scope: RunScope, keeps_answers: bool = False) -> RunOb
     _observe_responses(found, sent, reply, owner_of_place, scope)
     latency = _observe_completions(found, sent, reply, owner_of_place, scope)
     _observe_deliveries(found, facts, reply, owners, scope)
+    _observe_clients(found, facts, reply, (owners, owner_of_place), scope)
     _observe_paths(found, facts.notes, sent, latency)
     found.slices["multicast"] = scope.span.find_slices(sent.at)
     if facts.packets is not None:
@@ -257,6 +267,45 @@ def _observe_deliveries(
     table = [np.bincount(codes, weight, groups.size) for weight in weights]
     table[3] = highest.astype(np.float64)
     found.convoy = {group: [float(row[at]) for row in table] for at, group in enumerate(groups.tolist())}
+
+
+def _observe_clients(
+    found: RunObservation,
+    facts: Facts,
+    reply: Responses,
+    owners: tuple[Int32Array, NDArray[np.intp]],
+    scope: RunScope,
+) -> None:
+    """How long the sender of each steady message waits, for each thing that it may wait for."""
+    sent, delivered, members = facts.multicasts, facts.deliveries, scope.members
+    of_row, of_place = owners
+    number = members.number(sent.senders)
+    own_code = np.append(members.group_codes, -1)[number]
+    own_group = np.where(own_code >= 0, members.group_ids[own_code] if members.group_ids.size else 0, 0)
+    is_own = (sent.destinations == own_group[of_place]) & (own_code[of_place] >= 0)
+    is_destination = np.zeros(sent.count, np.bool_)
+    is_destination[of_place[is_own]] = True
+    late, none = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    times = [np.full(sent.count, late, np.int64) for _ in range(2)]
+    valid = np.nonzero(reply.is_valid)[0]
+    message, process = of_row[valid], members.number(delivered.processes[valid])
+    near = members.region_codes[process] == members.region_codes[number[message]]
+    near &= np.array([name != "" for name in members.region_names])[members.region_codes[process]]
+    near = np.where(is_destination[message], process == number[message], near) & (process >= 0)
+    np.minimum.at(times[0], message[near], delivered.at[valid[near]])
+    np.minimum.at(times[1], of_place[reply.answered], reply.first[reply.answered])
+    last = np.full(sent.count, none, np.int64)
+    np.maximum.at(last, of_place[reply.answered], reply.first[reply.answered])
+    times.append(np.where(reply.done, last, late))
+    role = np.where(own_code < 0, 0, np.where(is_destination, 1, 2))
+    kind = (np.diff(sent.offsets) > 1).astype(np.int64)
+    steady = scope.span.is_steady(sent.at)
+    for wait, at in enumerate(times):
+        own = np.nonzero(steady & (at != late))[0]
+        key = wait * len(SCOPES) + kind[own]
+        place = (key * len(ROLES) + role[own]) * len(members.region_names) + members.region_codes[number[own]]
+        batches = scope.span.find_batches(sent.at[own])
+        found.clients.add(at[own] - sent.at[own], batches, {"scope": key, "place": place})
 
 
 def _find_convoys(

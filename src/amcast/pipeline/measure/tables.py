@@ -8,7 +8,7 @@ import pyarrow as pa
 from amcast.pipeline.measure.counts import SENT, Counts
 from amcast.pipeline.measure.distribution import PERCENTILES, Distribution
 from amcast.pipeline.measure.membership import Membership
-from amcast.pipeline.measure.observation import CONVOY, VIEWS, RunObservation, RunScope, Span
+from amcast.pipeline.measure.observation import CONVOY, ROLES, SCOPES, VIEWS, WAITS, RunObservation, RunScope, Span
 from amcast.pipeline.measure.times import Times
 
 Row = dict[str, Any]
@@ -57,6 +57,11 @@ _COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         *("latency_ns_mean_with:double", "latency_ns_mean_without:double"),
     ),
     "fairness": ("side:string", "region:string", *_DISTRIBUTION, "ratio_to_best:double", "jain_index:double"),
+    "clients": ("wait:string", "scope:string", "role:string", "region:string", *_DISTRIBUTION),
+    "traffic": (
+        *("group:int", "to_group:int", "packets:long", "bytes:long", "packets_per_multicast:double"),
+        "bytes_per_multicast:double",
+    ),
     "recovery": (
         *("fault_ns:long", "fault:string", "process:int", "group:int", "next_delivery_after_ns:long"),
         *("new_message_after_ns:long", "longest_silence_ns:long"),
@@ -103,6 +108,7 @@ def build_tables(
             *_build_side("sender", seen.senders.find_distributions()["region"], members, method),
             *_build_side("destination", seen.receivers.find_distributions()["region"], members, method),
         ],
+        "clients": _build_clients(seen, members, method),
     }
     if has_packets:
         tables |= _build_packet_tables(span, seen, counts, members)
@@ -222,6 +228,27 @@ def _build_side(side: str, found: Mapping[int, Distribution], members: Membershi
     return rows
 
 
+def _build_clients(seen: RunObservation, members: Membership, method: str) -> list[Row]:
+    """How long clients wait: of all of them, and by the role and the region of the sender."""
+    rows, found = [], seen.clients.find_distributions()
+    for view in ("scope", "place"):
+        for key, one in found[view].items():
+            rest, region = divmod(key, len(members.region_names)) if view == "place" else (key, None)
+            rest, role = divmod(rest, len(ROLES)) if view == "place" else (rest, None)
+            wait, scope = divmod(rest, len(SCOPES))
+            rows.append(
+                {
+                    "wait": WAITS[wait],
+                    "scope": SCOPES[scope],
+                    "role": None if role is None else ROLES[role],
+                    "region": None if region is None else members.region_names[region],
+                    **one.summarize("latency_ns"),
+                    "method": method,
+                }
+            )
+    return rows
+
+
 def _build_packet_tables(span: Span, seen: RunObservation, counts: Counts, members: Membership) -> Tables:
     return {
         "packets": _build_packets(span, counts, members),
@@ -245,7 +272,22 @@ def _build_packet_tables(span: Span, seen: RunObservation, counts: Counts, membe
             {"group": group, "for_group": other, "worked": worked, "worked_as_stranger": strange}
             for (group, other), (worked, strange) in seen.work.items()
         ],
+        "traffic": [
+            {
+                "group": _name_group(source, members),
+                "to_group": _name_group(target, members),
+                "packets": packets,
+                "bytes": size,
+                "packets_per_multicast": _divide(packets, span.multicasts),
+                "bytes_per_multicast": _divide(size, span.multicasts),
+            }
+            for (source, target), (packets, size) in counts.traffic.items()
+        ],
     }
+
+
+def _name_group(code: int, members: Membership) -> int | None:
+    return None if code < 0 else int(members.group_ids[code])
 
 
 def _build_packets(span: Span, counts: Counts, members: Membership) -> list[Row]:

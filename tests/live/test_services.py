@@ -203,6 +203,31 @@ def _owner(bank: type[Service], key: str) -> str:
     return bank.partition(key, ("north", "south"))
 
 
+@pytest.mark.parametrize("other", [Ledger, None])
+def test_a_node_with_another_service_stops_and_the_others_go_on(tmp_path: Path, other: type[Service] | None) -> None:
+    cluster = make_cluster(tmp_path, durability="memory").for_service()
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            replicas = [run_service(cluster, name, Journal) for name in list(cluster.nodes())[:5]]
+            for replica in replicas:
+                await stack.enter_async_context(replica)
+            stranger = run_service(cluster, "south/3", other) if other else amcast.run_replica(cluster, "south/3")
+            await stranger.open()
+            if other is not None:
+                error = await asyncio.wait_for(stranger.failed, 10)
+                assert "runs another service" in str(error)
+                assert "expected Ledger with digest" in str(error)
+                await stranger.close()
+            client = await stack.enter_async_context(connect(cluster))
+            assert (await client.service(Journal).append("a", "x")).value == 1
+            assert not any(replica.failed.done() for replica in replicas)
+            if other is None:
+                await stranger.close()
+
+    run(main(), 60)
+
+
 def test_the_smallest_example_is_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     assert set(load_service("counter:Counter").operations) == {"add", "read"}

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -186,5 +186,12 @@ def test_the_digest_tells_services_apart() -> None:
     class Other(Notes):
         pass
 
+    class Elsewhere(Notes):
+        @classmethod
+        def partition(cls, key: str, groups: Sequence[str]) -> str:
+            return groups[-1]
+
+    Elsewhere.__name__ = "Notes"
     assert describe_service(Notes).digest != describe_service(Other).digest
+    assert describe_service(Notes).digest != describe_service(Elsewhere).digest
     assert describe_service(Notes).digest == describe_service(Notes).digest

@@ -37,6 +37,8 @@ KIND: Final = "__amcast_kind__"
 CALL_OPTIONS: Final = ("call_key", "consistency", "groups", "max_age_s", "timeout_s")
 """What a caller may say beside the arguments."""
 SECOND_NS: Final = 1_000_000_000
+SAMPLE_KEYS: Final = tuple(f"{name}{number}" for name in ("", "key-", "user-", "account ") for number in range(8))
+"""Keys whose places are part of a service's digest."""
 
 
 class At:
@@ -228,8 +230,22 @@ def describe_service(service: type[Service]) -> Description:
         raise UsageError(f"{service.__name__}.remembered_s = {seconds!r}; expected seconds above 0")
     text = [f"{service.__name__} {keys} {seconds}", *(f"{name}: {kind}" for name, kind in sorted(fields.items()))]
     text += [f"{one.kind} {name}{one.show_signature()}" for name, one in sorted(operations.items())]
+    text.append(_describe_partition(service))
     digest = blake2b("\n".join(text).encode(), digest_size=8).hexdigest()
     return Description(service, operations, fields, digest)
+
+
+def _describe_partition(service: type[Service]) -> str:
+    """Where the service places some keys: two that place keys differently do not understand each other."""
+    placed = []
+    for count in (2, 3, 7):
+        groups = tuple(f"group-{number}" for number in range(count))
+        for key in SAMPLE_KEYS:
+            try:
+                placed.append(service.partition(key, groups))
+            except Exception as error:  # a class may refuse keys that are none of its own
+                placed.append(type(error).__name__)
+    return " ".join(map(str, placed))
 
 
 def _list_methods(service: type[Service]) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -117,8 +117,18 @@ def _free(folder: Path) -> Path:
 def serve(
     config: ConfigOption,
     node: Annotated[str, typer.Option("--node", help="The node: GROUP/NUMBER, such as orders/1.")],
-    service: ServiceOption = "",
-    client_name: AsOption = None,
+    service: Annotated[
+        str,
+        typer.Option(
+            "--service",
+            envvar="AMCAST_SERVICE",
+            help="A service to run: MODULE:CLASS, such as bank:Bank (docs/services.md).",
+        ),
+    ] = "",
+    client_name: Annotated[
+        str,
+        typer.Option("--as", envvar="AMCAST_AS", help="Name of the client, where cluster.toml names several."),
+    ] = "",
 ) -> None:
     """Run one node of a cluster until SIGTERM; with --service, a service of yours on it.
 

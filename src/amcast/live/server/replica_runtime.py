@@ -49,6 +49,9 @@ ADMISSION_LOG_S: Final = 1.0
 class ReplicaRuntime:
     """Owns everything of one replica in one incarnation, from its first connection until it stops."""
 
+    peers: RpcClient | None = None
+    """Asks other nodes, once this one has started."""
+
     def __init__(
         self,
         process: Process,
@@ -102,8 +105,8 @@ class ReplicaRuntime:
         )
         self.survey = StateSurvey(self.host, durability)
         self.follower = TopologyFollower(self.host, roster=roster, folder=folder, on_retired=on_retired)
-        labels = (name, cluster, protocol, durability, config)
-        self.status = StatusReporter(self.host, self.survey, self.recent, self.caught_up, *labels, scrubber, service)
+        labels = (name, cluster, protocol, durability, config, scrubber, service)
+        self.status = StatusReporter(self.host, self.survey, self.recent, self.caught_up, *labels)
         self._on_diverged, self._scrubber = on_diverged, scrubber
         self.rpc = RpcServer(
             process,
@@ -133,11 +136,11 @@ class ReplicaRuntime:
 
     def start(self, addresses: Mapping[ProcessId, Address]) -> None:
         """Starts the host, and the tasks that follow the group beside it."""
-        rpc_client = RpcClient(self.host.network.cluster, addresses, self.host.limits, self.host.network.wiring)
+        self.peers = RpcClient(self.host.network.cluster, addresses, self.host.limits, self.host.network.wiring)
         loop = asyncio.get_running_loop()
         self._attending = [
             loop.create_task(
-                self.follower.run(rpc_client, self.survey, self.recent, self.caught_up, self.wait_for_application)
+                self.follower.run(self.peers, self.survey, self.recent, self.caught_up, self.wait_for_application)
             ),
             loop.create_task(self._log_admission()),
             loop.create_task(self._follow_comparison()),

@@ -17,15 +17,19 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import ProcessId
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
 from amcast.live.limits import MIB
+from amcast.live.rpc.messages import GetNodeStatus, NodeStatus
 from amcast.live.server.forked_state import ForkedState
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.server.service_reads import ReplicaReads
 from amcast.services.declaration import Description
+from amcast.services.errors import ServiceFailedError
 from amcast.services.executor import Executor, PreparedState
 from amcast.services.messages import KEY_BIT, OwedValue, Query, ReadAnswer, Result, encode_payload
 
@@ -91,6 +95,7 @@ class ServiceHost:
         self._owes = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._giving: set[asyncio.Task[None]] = set()
+        self._comparing: asyncio.Task[None] | None = None
         self._waiting = ("", 0.0)
         """The command that waited when it was last asked, and since when."""
 
@@ -216,10 +221,14 @@ class ServiceHost:
         self._runtime, self._loop = runtime, asyncio.get_running_loop()
         self._reads.start(runtime)
         self._sending = self._loop.create_task(self._run(runtime))
+        self._comparing = self._loop.create_task(self._compare(runtime))
 
     async def close(self) -> None:
         """Stops multicasting values, and ends reads."""
         await self._reads.close()
+        if self._comparing is not None:
+            self._comparing.cancel()
+            await asyncio.gather(self._comparing, return_exceptions=True)
         task, self._sending = self._sending, None
         if task is not None:
             for one in (task, *self._giving):
@@ -233,6 +242,34 @@ class ServiceHost:
             await self._send_all(runtime)
         finally:
             watching.cancel()
+
+    async def _compare(self, runtime: ReplicaRuntime) -> None:
+        """Compares the class of the service with that of every other node, when the node first answers. Replicas with
+        different classes would have different states: this one stops, unless most of those that answer have its
+        class."""
+        rpc, host, logged = runtime.peers, runtime.host, ""
+        assert rpc is not None, "a replica has started before its service"
+        digests = {host.me: self.digest}
+        while unknown := [process for process in host.topology.servers if process not in digests]:
+            replies = await rpc.request_all(unknown, GetNodeStatus(), PATIENCE_S)
+            for process, reply in replies.items():
+                if isinstance(reply, NodeStatus):
+                    digests[process] = msgspec.json.decode(reply.json).get("service", "")
+            differing = {process: digest for process, digest in digests.items() if digest != self.digest}
+            if differing:
+                process, digest = next(iter(differing.items()))
+                runs = f"another service (digest {digest})" if digest else "no service"
+                sentence = (
+                    f"process {process} runs {runs}; expected {self.executor.description.name} with digest"
+                    f" {self.digest}, that of this node: the same class at every node"
+                )
+                if 2 * len(differing) >= len(digests):
+                    host.fail(ServiceFailedError(sentence))
+                    return
+                if sentence != logged:
+                    logged = sentence
+                    log.error("%s", sentence)
+            await asyncio.sleep(PATIENCE_S)
 
     async def _watch(self) -> None:
         """Logs that a command waits for another group for long, once for each command."""

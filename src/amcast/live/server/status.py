@@ -191,6 +191,7 @@ class StatusReporter:
             "topology": topology.describe(),
             "cluster": self.cluster,
             "protocol": self.protocol,
+            "service": "" if self._service is None else self._service.digest,
             "durability": self.durability,
             "version": self.version,
             "wire": list(host.network.versions),

@@ -31,6 +31,8 @@ from tests.pipeline.check.trace_generator import WrittenTrace, make_trace, strip
 
 SETTING = MeasureSetting(0.1, None, is_exact=True)
 LARGE = CheckLimits(small_rows=0, gapped_rows=0)
+SEGMENTED = CheckLimits(small_rows=0, gapped_rows=0, segment_entries=4)
+"""The merge in as many segments as can be cut."""
 Verdicts = dict[str, str] | str
 """The verdict of each property, or REFUSED."""
 REFUSED = "refused"
@@ -56,12 +58,16 @@ def judge_as_small(folder: Path) -> dict[str, Any]:
     return judge_folders([source], GAPPED_ROWS)[source.folder][0]
 
 
-def judge_as_large(folder: Path) -> dict[str, Any]:
+def judge_as_large(folder: Path, limits: CheckLimits | None = None) -> dict[str, Any]:
     source = read_trace_folder(str(folder))
     runs = [meta.run for meta in source.metas]
     footers = {table: tuple(read_footers(table, files, runs)) for table, files in source.tables.items()}
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        return LargeRunJob(run_sequentially, scratch, LARGE).judge(source, footers)[0]
+        return LargeRunJob(run_sequentially, scratch, limits or LARGE).judge(source, footers)[0]
+
+
+def judge_in_segments(folder: Path) -> dict[str, Any]:
+    return judge_as_large(folder, SEGMENTED)
 
 
 def judge_with_spark(folder: Path) -> dict[str, Any]:
@@ -76,6 +82,7 @@ WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "plain": judge_plainly,
     "small": judge_as_small,
     "large": judge_as_large,
+    "segments": judge_in_segments,
 }
 SPARK_WAYS = {"spark, small": judge_with_spark, "spark, large": judge_large_with_spark}
 

@@ -14,7 +14,7 @@
 other, or in as many Spark tasks.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,13 @@ from amcast.pipeline.check.order import judge_order
 from amcast.pipeline.check.real_time import judge_real_time
 from amcast.pipeline.check.run_view import RunView
 from amcast.pipeline.check.runner import Call, Runner, run_sequentially
+from amcast.pipeline.check.segments import (
+    SEGMENT_ENTRIES,
+    Segment,
+    build_merge_calls,
+    join_segments,
+    plan_segments,
+)
 from amcast.pipeline.check.sessions import judge_sessions
 from amcast.pipeline.check.survey import (
     ChainPlan,
@@ -73,8 +80,10 @@ class Examination:
         runner: Runner = run_sequentially,
         gapped_rows: int = 0,
         scratch: str | None = None,
+        segment_entries: int = SEGMENT_ENTRIES,
     ) -> None:
         self._view = view
+        self._segment_entries = segment_entries
         self._runner = runner
         self._scratch = scratch
         self._gapped_rows = gapped_rows
@@ -117,14 +126,32 @@ class Examination:
         surveying = [
             (survey_multicasts, (part, view.crashed, self.buckets)) for part in view.multicasts.split(TABLE_ROWS)
         ]
-        path = make_scratch_path(self._scratch)
-        merging: list[Call] = [(merge_chains, (view.sequences, plans, self.buckets, path))] if is_dense else []
+        segments = plan_segments(self._runner, view.sequences, plans, self._segment_entries) if is_dense else []
+        merging = self._plan_merge(plans, segments)
         answers = self._runner([*merging, *comparing, *surveying])
         multicasts = join_surveys(answers[len(merging) + len(comparing) :], self.buckets)
         self._refuse_unknown_groups(multicasts)
         compared = answers[len(merging) : len(merging) + len(comparing)]
         comparisons = [comparison for piece in compared for comparison in piece] + slices.find_empty()
-        return comparisons, answers[0] if is_dense else None, multicasts
+        merged = self._join_merge(plans, segments, answers[: len(merging)]) if is_dense else None
+        return comparisons, merged, multicasts
+
+    def _plan_merge(self, plans: list[ChainPlan], segments: list[Segment]) -> list[Call]:
+        if len(segments) > 1:
+            paths = [make_scratch_path(self._scratch) for _ in segments]
+            return build_merge_calls(self._view.sequences, segments, self.buckets, paths)
+        path = make_scratch_path(self._scratch)
+        return [(merge_chains, (self._view.sequences, plans, self.buckets, path))] if segments else []
+
+    def _join_merge(
+        self, plans: list[ChainPlan], segments: list[Segment], answers: list[Any]
+    ) -> tuple[MergeResult, Fingerprint, Table]:
+        if len(segments) > 1:
+            paths = [make_scratch_path(self._scratch) for _ in segments]
+            joined = join_segments(self._runner, self._view.sequences, segments, answers, paths)
+            answers = [joined] if joined is not None else self._runner(self._plan_merge(plans, segments[:1]))
+        merged: tuple[MergeResult, Fingerprint, Table] = answers[0]
+        return merged
 
     def _refuse_unknown_groups(self, multicasts: MulticastSurvey) -> None:
         wrong = {message for group, message in multicasts.of_group.items() if group not in self._view.members}

@@ -24,6 +24,7 @@ from amcast.pipeline.check.run_view import (
     to_plain_run,
 )
 from amcast.pipeline.check.runner import Call, Runner
+from amcast.pipeline.check.segments import SEGMENT_ENTRIES
 from amcast.pipeline.kernels.fingerprints import BUCKETS, find_buckets
 from amcast.pipeline.rows.completion import complete_deliveries, sort_deliveries
 from amcast.pipeline.rows.files import (
@@ -68,6 +69,8 @@ class CheckLimits:
 
     small_rows: int = SMALL_ROWS
     gapped_rows: int = GAPPED_ROWS
+    segment_entries: int = SEGMENT_ENTRIES
+    """Entries of all chains that one task merges."""
 
 
 def check(
@@ -185,7 +188,8 @@ class LargeRunJob:
     ) -> Report:
         view = build_file_view(source, proven.footers, meta, sequences, is_sorted)
         refuse_other_groups(proven.groups, view.group_of)
-        return Examination(view, self._runner, self._limits.gapped_rows, self._scratch).report()
+        limits = self._limits
+        return Examination(view, self._runner, limits.gapped_rows, self._scratch, limits.segment_entries).report()
 
     def _prepare_sequences(self, source: TraceFolder, footers: Footers) -> FileSequences:
         """The run's deliveries sorted to the scratch folder; missing columns are looked up, or joined by Spark."""

@@ -96,7 +96,8 @@ def _find_early(
         latest = [order.merged.latest[at] for at, plan in enumerate(order.plans) if plan.group in groups]
         if completed + bound < max([sent, *latest]):
             found.append(EarlyCompletion(completed, message, max([sent, *latest])))
-    return sorted(found)
+    # A message at the beginning of a segment may be reported twice; the latest multicast that precedes it counts.
+    return sorted({(one.message): one for one in sorted(found, key=lambda one: one.latest_ns)}.values())
 
 
 def find_early_completions(

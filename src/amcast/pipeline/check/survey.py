@@ -175,7 +175,7 @@ def merge_chains(
     holes = {number: find_gap(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
     late = LateMessages(path)
     watch = LateWatch([plan.group for plan in plans], late.absorb)
-    merged = merge([_read_and_fingerprint(sequences, plan, route, prints) for plan in plans], holes, watch)
+    merged = merge([read_and_fingerprint(sequences, plan, route, prints) for plan in plans], holes, watch)
     return merged, prints, late.close()
 
 
@@ -193,19 +193,21 @@ def collect_late_window(
 
     route = ChainRouting(plans)
     holes = {number: find_gap(sequences, plan) for number, plan in enumerate(plans) if plan.gap is not None}
-    sources = [_read_timed(sequences, plan, route) for plan in plans]
+    sources = [read_timed(sequences, plan, route) for plan in plans]
     merge(sources, holes, LateWatch([plan.group for plan in plans], absorb, later_than))
     return window if len(window) <= size else None
 
 
-def _read_timed(sequences: Sequences, plan: ChainPlan, route: "ChainRouting") -> Iterator[ChainRows]:
+def read_timed(sequences: Sequences, plan: ChainPlan, route: "ChainRouting") -> Iterator[ChainRows]:
+    """The entries of a plan for a merge."""
     for rows in read_entries(sequences, plan):
         yield ChainRows(rows.messages, *route.to_chain_numbers(rows), rows.sent)
 
 
-def _read_and_fingerprint(
+def read_and_fingerprint(
     sequences: Sequences, plan: ChainPlan, route: "ChainRouting", prints: Fingerprint
 ) -> Iterator[ChainRows]:
+    """The entries of a plan for a merge; fingerprints them on the way."""
     for rows in read_entries(sequences, plan):
         prints.add_delivered(rows.messages, rows.offsets, rows.values, rows.sent, plan.group)
         yield ChainRows(rows.messages, *route.to_chain_numbers(rows), rows.sent)

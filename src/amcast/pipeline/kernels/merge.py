@@ -67,6 +67,10 @@ class MergeResult:
     heads: tuple[BlockedHead, ...]
     latest: tuple[int, ...] = ()
     """By chain: the latest multicast among what precedes a message that the chain lacks; NEVER if nothing does."""
+    passed: tuple[int, ...] = ()
+    """By chain: how often a message that is addressed to it was removed after its end."""
+    is_settled: bool = False
+    """Whether the merge was ended because its watch had settled."""
 
 
 class LatestWalk(NamedTuple):
@@ -85,6 +89,8 @@ class LatestWalk(NamedTuple):
     state: Int64Array
     """How many are reported in `found`; and the time that the latest multicast of a message must exceed to be reported
     (NEVER: the message's own)."""
+    passed: Int64Array
+    """By chain: messages addressed to it that were removed after its end."""
 
 
 NEVER: Final = np.iinfo(np.int64).min
@@ -96,7 +102,7 @@ def build_idle_walk(chains: int) -> LatestWalk:
     """A walk that carries nothing."""
     none: Int64Array = np.zeros(0, np.int64)
     empty: NDArray[np.int64] = np.zeros((chains, 0), np.int64)
-    return LatestWalk(empty, none, none, none, empty, np.zeros(2, np.int64))
+    return LatestWalk(empty, none, none, none, empty, np.zeros(2, np.int64), np.zeros(chains, np.int64))
 
 
 @compile_kernel
@@ -215,6 +221,8 @@ def advance(
         is_addressed = False
         for place in range(low, high):
             other = values[chain, place]
+            if other >= 0 and done[other]:
+                walk.passed[other] += 1
             if other < 0 or done[other] or messages[other, index[other]] != message:
                 continue
             is_addressed = is_addressed or other == chain
@@ -336,20 +344,32 @@ class LateWatch:
     their removal; it returns False to end the merge."""
 
     def __init__(
-        self, groups: Sequence[int], absorb: Callable[[NDArray[np.int64]], bool], later_than: int = NEVER
+        self,
+        groups: Sequence[int],
+        absorb: Callable[[NDArray[np.int64]], bool],
+        later_than: int = NEVER,
+        begun: Sequence[int] | None = None,
     ) -> None:
+        """`begun` has, by chain, the latest multicast among what precedes the first entry. A merge that begins so ends
+        when everything that is still to come is preceded by something later than all of these."""
         self.absorb = absorb
         self._groups = groups
         self._later_than = later_than
+        self._begun = begun
+
+    def is_settled(self, latest: Int64Array) -> bool:
+        """Whether what came before the first entries does not matter any more."""
+        return self._begun is not None and bool((latest > max(self._begun)).all())
 
     def build_walk(self, chains: int, rows: int) -> LatestWalk:
         return LatestWalk(
             np.zeros((chains, rows), np.int64),
-            np.full(chains, NEVER, np.int64),
+            np.full(chains, NEVER, np.int64) if self._begun is None else np.array(self._begun, np.int64),
             np.full(chains, NEVER, np.int64),
             np.array(self._groups, np.int64),
             np.zeros((4, chains * rows), np.int64),
             np.array([0, self._later_than], np.int64),
+            np.zeros(chains, np.int64),
         )
 
 
@@ -367,7 +387,7 @@ def merge(
     walk = buffers.walk
     stack = np.zeros(len(sources), np.int64)
     queued = np.zeros(len(sources), np.bool_)
-    removed = 0
+    removed, is_settled = 0, False
     buffers.refill()
     while not buffers.done.all():
         newly_removed = int(
@@ -392,10 +412,13 @@ def merge(
             walk.state[0] = 0
             if not goes_on:
                 break
+        if watch is not None and watch.is_settled(walk.latest):
+            is_settled = True
+            break
         if not buffers.refill() and not newly_removed:
             return MergeResult(removed, tuple(buffers.head(int(chain)) for chain in np.nonzero(~buffers.done)[0]))
     latest = np.where(buffers.certain == NO_GAP, walk.latest, walk.before_gap) if watch is not None else walk.latest
-    return MergeResult(removed, (), tuple(latest.tolist()))
+    return MergeResult(removed, (), tuple(latest.tolist()), tuple(walk.passed.tolist()), is_settled)
 
 
 def find_head_cycle(heads: Sequence[BlockedHead]) -> tuple[BlockedHead, ...]:

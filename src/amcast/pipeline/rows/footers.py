@@ -40,7 +40,7 @@ class RowGroup:
     unproven: tuple[str, ...] = ()
     """Columns that must be read before they can be trusted."""
     ranges: dict[str, Range] = field(default_factory=dict)
-    """Of deliveries: the lowest and highest process, group and position, where known."""
+    """Of deliveries: the lowest and highest process, group, position and time, where known."""
     states_all: bool = True
     """Of deliveries: whether every row states the destinations and the time of the multicast."""
     is_canonical: bool = True
@@ -90,7 +90,7 @@ def _describe_row_group(
     if table != "deliveries":
         return RowGroup(path, number, rows, tuple(unproven), is_canonical=is_canonical)
     ranges = {}
-    for name in ("process", "group", "position"):
+    for name in ("process", "group", "position", "at_ns"):
         if name not in unproven and (found := _read_range(statistics[name])) is not None:
             ranges[name] = found
     if any(name not in ranges or ranges[name][0] != ranges[name][1] for name in ("process", "group")):
@@ -157,7 +157,8 @@ def read_written_row_groups(paths: Sequence[str]) -> list[RowGroup]:
         places = {file.schema.column(at).path: at for at in range(file.num_columns)}
         for number in range(file.num_row_groups):
             group = file.row_group(number)
-            ranges = {name: _read_range(group.column(places[name]).statistics) for name in ("process", "position")}
+            names = ("process", "position", "at_ns")
+            ranges = {name: _read_range(group.column(places[name]).statistics) for name in names}
             if group.num_rows:
                 known = {name: span for name, span in ranges.items() if span is not None}
                 found.append(RowGroup(path, number, group.num_rows, (), known))

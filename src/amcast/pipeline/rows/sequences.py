@@ -8,7 +8,7 @@ All answer the same three questions: how long is the sequence of a process, what
 to which groups was that addressed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -154,14 +154,46 @@ class FileSequences:
             self._row_groups.setdefault(one.process[0], []).append(one)
 
     def only(self, processes: Iterable[int], low: int = 0, high: int = LIMIT + 1) -> "FileSequences":
+        return self.restrict(dict.fromkeys(processes, (low, high)))
+
+    def restrict(self, ranges: Mapping[int, tuple[int, int]]) -> "FileSequences":
+        """At least the positions low .. high - 1 of each process."""
         return FileSequences(
             [
                 one
-                for process in processes
+                for process, (low, high) in ranges.items()
                 for one in self._row_groups.get(process, [])
                 if one.position[0] < high and one.position[1] >= low
             ]
         )
+
+    def find_time(self, process: int, position: int) -> int | None:
+        """About when a process delivered at a position, by footers; None if they do not say it."""
+        for one in self._row_groups.get(process, []):
+            if one.position[1] >= position and "at_ns" in one.ranges:
+                (low, high), (begin, end) = one.position, one.ranges["at_ns"]
+                return begin + (end - begin) * max(0, position - low) // max(1, high - low)
+        return None
+
+    def find_around(self, processes: Iterable[int], at_ns: int) -> "FileSequences":
+        """The row groups of each process around a time, by footers: the one that reaches it and its neighbours."""
+        found = []
+        for process in processes:
+            own = self._row_groups.get(process, [])
+            reaching = (at for at, one in enumerate(own) if one.ranges.get("at_ns", (0, at_ns))[1] >= at_ns)
+            place = next(reaching, len(own))
+            found += own[max(0, place - 1) : place + 2]
+        return FileSequences(found)
+
+    def moments(self, process: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """The positions, messages and times of all rows of a process."""
+        columns: list[list[Int64Array]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+        for one in self._row_groups.get(process, []):
+            for batch in self._read(one, ["position", "message", "at_ns"], 1 << 18):
+                for column, name in zip(columns, ("position", "message", "at_ns"), strict=True):
+                    column.append(to_int64(batch.column(name)))
+        position, message, at = (np.concatenate(column) for column in columns)
+        return position, message, at
 
     def extents(self) -> dict[int, Extent]:
         return {

@@ -2,6 +2,7 @@
 
 MemoryTable   a table of a small run
 FileTable     a table of a large run: row groups of Parquet files, read as needed
+TableParts    several of these
 """
 
 from collections.abc import Iterator
@@ -87,6 +88,24 @@ class FileTable:
                 parts.append(FileTable(self.pieces[begun:at], self.table))
                 begun, count = at, 0
         return parts
+
+
+@dataclass(frozen=True)
+class TableParts:
+    """Tables one after the other, which are never split together: each may have a row about the same message."""
+
+    parts: tuple[Table, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            yield from part.batches(columns)
+
+    def split(self, rows: int) -> list[Table]:
+        return [piece for part in self.parts if part.rows for piece in part.split(rows)]
 
 
 class MulticastBatch(NamedTuple):

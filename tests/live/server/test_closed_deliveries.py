@@ -15,6 +15,7 @@ from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.live.client_batch import Delivery, encode_batch
 from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.operations.cluster_status import fetch_statuses
 from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.server.application import Application
 from amcast.live.server.journal import Journal
@@ -126,13 +127,21 @@ def test_readers_of_closed_deliveries_wait_and_others_do_not(tmp_path: Path) -> 
                 await orders.wait_closed(timeout_s=0.2)  # what the application has is closed
                 assert ledger.rows == [b"a"]
                 assert not sent[1].done(), "a local message behind an open one is not answered"
-            await orders.wait_closed(3)
-            assert [(await anext(closed)).payload for _ in range(2)] == [b"b", b"c"]
+                with pytest.raises(amcast.DeliveryUnknownError, match=r"^message \d+ to orders was not") as unanswered:
+                    await client.multicast("orders", b"d", timeout_s=0.3)
+                assert (await anext(early)).payload == b"d"
+                message = int(str(unanswered.value).split()[1])
+                answer = (await asyncio.to_thread(fetch_statuses, shop.cluster, None, message))["orders/1"]
+                last = answer["phases"][-1]
+                assert (answer["delivered"], last["name"], last["is_done"]) == (True, "closed", False)
+                assert last["description"] == "closed up to position 1; later answers wait for group stock"
+            await orders.wait_closed(4)
+            assert [(await anext(closed)).payload for _ in range(3)] == [b"b", b"c", b"d"]
             await asyncio.gather(*sent)
-            while early.closed_until != 3:
+            while early.closed_until != 4:
                 assert await early.read(timeout_s=0.05) is None
-        assert ledger.rows == [b"a", b"b", b"c"]
-        assert ledger.closed[-1] == 3
+        assert ledger.rows == [b"a", b"b", b"c", b"d"]
+        assert ledger.closed[-1] == 4
         assert shop.ledgers["stock/1"].rows == [b"b"]
         await shop.stop()
 

@@ -132,6 +132,8 @@ class Multicaster:
         self._checked_destinations: dict[frozenset[GroupId | str], tuple[GroupId, ...]] = {}
         self._unsent: dict[tuple[GroupId, ...], list[_Waiting]] = {}
         self._unanswered: dict[MessageId, _Unanswered] = {}
+        self._message_of: dict[int, MessageId] | None = None
+        """By identity of a future, during a tick in which some ran out: its message."""
         self._deadlines = Deadlines()
         self._outbox: OpenOutbox | None = None
         """Where messages with a key are kept."""
@@ -178,11 +180,27 @@ class Multicaster:
         except DeliveryUnknownError:  # The client was closed; a DeliveryUnknownError is a TimeoutError, too.
             raise
         except TimeoutError:
+            message = self._find_message(receipt)
             diagnosis = "" if self.diagnosis is None else await self.diagnosis.describe(groups, timeout_s)
+            name = "a message" if message is None else f"message {message}"
             raise DeliveryUnknownError(
-                f"a message to {' and '.join(self._topology.names_of(groups))} was not answered within"
+                f"{name} to {' and '.join(self._topology.names_of(groups))} was not answered within"
                 f" {timeout_s:.3g} s; it may or may not be delivered{diagnosis}"
             ) from None
+
+    def _find_message(self, receipt: "asyncio.Future[Receipt]") -> MessageId | None:
+        """The message of a future, if it was sent. Futures of one tick run out together, so all are looked up once."""
+        index = self._message_of
+        if index is None:
+            index = self._message_of = {}
+            for message, batch in self._unanswered.items():
+                waiting = self._keyed[message][1] if message in self._keyed else batch.futures
+                index.update((id(future), message) for future in waiting)
+            asyncio.get_running_loop().call_soon(self._forget_index)
+        return index.get(id(receipt))
+
+    def _forget_index(self) -> None:
+        self._message_of = None
 
     async def post(self, destinations: Destinations, payload: bytes) -> "asyncio.Future[Receipt]":
         """Submits a message and returns a future of its receipt; waits only while too many bytes are queued."""

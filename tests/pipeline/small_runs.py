@@ -166,3 +166,54 @@ def examine(trace: Trace, gapped_rows: int = 10**9) -> dict[str, Any] | str:
 def without_run_name(report: dict[str, Any] | str) -> Any:
     """A report without the name of its run."""
     return report if isinstance(report, str) else {key: value for key, value in report.items() if key != "run"}
+
+
+def timed_run(seed: int) -> Trace:
+    """A trace in one order without cycles, so that time alone decides: paths over three to six groups, messages that
+    were multicast again, answers that are early, equal, late or missing, and hosts with their own clocks."""
+    random = Random(f"timed {seed}")
+    count = random.randint(3, 6)
+    groups = {g: [10 * g + r for r in range(random.choice((1, 1, 3)))] for g in range(count)}
+    trace = Trace(groups, [90, 91, 92])
+    for message in range(1, random.randint(count, 16) + 1):
+        first = random.randrange(count)
+        # Neighbours: messages that share no group are ordered over those between them.
+        some = {first, first + 1} & groups.keys() if random.random() < 0.6 else {first}
+        trace.multicast(message, *sorted(some), sender=random.choice(trace.clients))
+    order = random.sample(sorted(trace.multicasts), len(trace.multicasts))
+    span, near = random.choice((3, 12, 60)), random.random() < 0.6
+    for place, message in enumerate(order):
+        # Near: times of multicast follow the order but for some; else they have nothing to do with it.
+        trace.multicasts[message]["at_ns"] = place * 3 if near and random.random() < 0.8 else random.randrange(span * 4)
+    for group, members in groups.items():
+        mine = [message for message in order if group in trace.multicasts[message]["destinations"]]
+        at_ns, times = 0, {}
+        for message in mine:
+            at_ns = max(at_ns + random.choice((0, 0, 1)), trace.multicasts[message]["at_ns"]) + random.randrange(3)
+            times[message] = at_ns
+        for member in members:
+            length = len(mine) if random.random() < 0.8 else random.randrange(len(mine) + 1)
+            late = random.choice((0, 0, 2, span))
+            rows = enumerate(mine[:length])
+            trace.sequences[member] = [(position, message, times[message] + late) for position, message in rows]
+    _draw_answers(random, trace, span)
+    trace.claims["real_time"] = random.random() < 0.8
+    return trace
+
+
+def _draw_answers(random: Random, trace: Trace, span: int) -> None:
+    """Sometimes no table, or an empty one; else rows of most messages, some of them twice, or of nobody's message."""
+    if random.random() < 0.8:
+        trace.answers = []
+        for message, row in trace.multicasts.items():
+            for _ in range(random.choice((0, 1, 1, 1, 2))):
+                trace.answers.append((message, row["at_ns"] + random.choice((-2, 0, 0, 1, 3, 6, span))))
+        if random.random() < 0.1:
+            trace.answers = []
+        if random.random() < 0.2:
+            trace.answers.append((4711, random.randrange(span)))
+    processes = [*trace.clients, *(member for members in trace.groups.values() for member in members)]
+    if random.random() < 0.4:
+        some = random.sample(processes, random.randint(1, len(processes)))
+        trace.hosts = {process: random.choice(("a", "a", "a", "b")) for process in some}
+    trace.clock_bound_ns = random.choice((None, None, 0, 1, 3, span))

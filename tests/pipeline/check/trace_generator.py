@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amcast.trace.columns import TABLES
-from tests.pipeline.small_runs import gapped_run, random_run
+from tests.pipeline.small_runs import gapped_run, random_run, timed_run
 
 Row = dict[str, Any]
 INTEGERS = {
@@ -123,7 +123,8 @@ def _encode_column(random: Random, kind: str, values: list[Any], plain: bool) ->
 def make_trace(seed: int) -> WrittenTrace:
     """A trace and up to three changes of it."""
     random = Random(f"trace {seed}")
-    source = gapped_run(seed) if random.random() < 0.3 else random_run(seed)
+    (make,) = random.choices((random_run, gapped_run, timed_run), (5, 2, 3))
+    source = make(seed)
     recorded = source.recorder()
     tables = {
         table: [dict(zip([c.name for c in columns[1:]], row, strict=True)) for row in getattr(recorded, table)]
@@ -136,6 +137,8 @@ def make_trace(seed: int) -> WrittenTrace:
     name = random.choice(("r", "run with a name of more than sixty-four bytes " + "x" * 60, "länger"))
     trace = WrittenTrace(seed, name, tables, dict(source.claims), source.clock_bound_ns)
     _state_truth(random, trace)
+    if make is timed_run:
+        _multicast_again(random, trace)
     for _ in range(random.choice((0, 0, 1, 1, 1, 2, 3))):
         change = random.choice(CHANGES)
         # After a null, other changes find nothing to work on, and every way must refuse already.
@@ -159,6 +162,13 @@ def _state_truth(random: Random, trace: WrittenTrace) -> None:
             row[column] = known[source] if known is not None and random.random() < share else None
         if share == 0.0 and random.random() < 0.5:
             trace.omitted.add((table, column))
+
+
+def _multicast_again(random: Random, trace: WrittenTrace) -> None:
+    """Records some multicasts twice, as of a client that asks again: the first counts."""
+    rows = trace.tables["multicasts"]
+    for row in [row for row in rows if random.random() < 0.15]:
+        rows.insert(random.randint(0, len(rows)), {**row, "at_ns": row["at_ns"] + random.randrange(12)})
 
 
 Change = Callable[[Random, WrittenTrace], bool]
@@ -197,6 +207,8 @@ def one_row_lies(random: Random, trace: WrittenTrace) -> bool:
         return False
     row = picked[1]
     groups = sorted({row["group"] for row in trace.tables["processes"] if row["group"] is not None})
+    if not groups:
+        return False
     if column == "destinations":
         row[column] = random.choice(([], groups, groups[:1] * 2, [random.choice(groups or [77])], [77]))
     elif column == "group":

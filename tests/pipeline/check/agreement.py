@@ -4,6 +4,7 @@ as far as that goes (`other_ways`).
 
     python -m tests.pipeline.check.agreement --traces 5000 --seed 0      thousands of traces; exit code 1 if two differ
     python -m tests.pipeline.check.agreement --traces 1 --seed 4711      one trace again, with every answer
+    python -m tests.pipeline.check.agreement --seed 1000000000           traces of which time alone decides P9
     python -m tests.pipeline.check.agreement --traces 200 --spark        the same through Spark sessions and tasks
 """
 

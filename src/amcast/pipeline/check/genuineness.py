@@ -18,7 +18,7 @@ from amcast.pipeline.check.evidence import build_base_evidence, reduce_evidence,
 from amcast.pipeline.check.run_view import RunView
 from amcast.pipeline.check.runner import Call
 from amcast.pipeline.check.surveyed_run import SurveyedRun
-from amcast.pipeline.kernels.fingerprints import Int64Array, find_buckets, select_in_buckets
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
 from amcast.pipeline.rows.sequences import to_int64
 from amcast.pipeline.rows.tables import (
@@ -26,7 +26,6 @@ from amcast.pipeline.rows.tables import (
     MessageLookup,
     Table,
     refuse_contradictions,
-    refuse_other_senders,
 )
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns
@@ -62,7 +61,8 @@ def judge_genuineness(run: SurveyedRun) -> list[Finding]:
 def audit_calls(view: RunView, buckets: int) -> list[Call]:
     """The calls that read every packet."""
     assert view.packets is not None
-    pieces = view.packets.split(PACKET_ROWS)
+    # Each task looks up all messages of its part: a few rows per message pay for that.
+    pieces = view.packets.split(max(PACKET_ROWS, 3 * min(view.multicasts.rows, LOOKUP_MESSAGES)))
     parts = max(1, -(-view.multicasts.rows // LOOKUP_MESSAGES))
     shares = np.array_split(np.arange(buckets), parts)
     return [
@@ -86,40 +86,36 @@ def audit_known(
     known = MessageLookup.build([multicasts], chosen)
     audit = PacketAudit(ProcessTable(group_of))
     for batch in table.batches(["message", "messages", "source", "target", "sender", "destinations"]):
-        _refuse_contradictions(known, batch, chosen)
         row, message = find_messages(batch)
         if first:
             # Each packet counts once, however many messages and parts there are.
-            audit.packets += np.unique(row).size
-        _judge_batch(audit, known, batch, row, message, chosen)
+            audit.packets += int((np.bincount(row, minlength=1) > 0).sum())
+        in_chosen = select_in_buckets(message, chosen)
+        singles = int(in_chosen[: batch.num_rows - batch.column("message").null_count].sum())
+        row, message = row[in_chosen], message[in_chosen]
+        place = known.find_places(message)
+        _refuse_contradictions(known, batch, row[:singles], message[:singles], place[:singles])
+        _judge_batch(audit, known, batch, row, place)
     return audit
 
 
-def _refuse_contradictions(known: MessageLookup, batch: pa.RecordBatch, chosen: NDArray[np.bool_]) -> None:
-    """Refuses packets that state another sender or other destinations of their message than the multicasts."""
+def _refuse_contradictions(
+    known: MessageLookup, batch: pa.RecordBatch, row: Int64Array, message: Int64Array, place: Int32Array
+) -> None:
+    """Refuses packets that state another sender or other destinations of the one message that they are about than the
+    multicasts."""
     sender, destinations = batch.column("sender"), batch.column("destinations")
     if sender.null_count == destinations.null_count == batch.num_rows:
         return
-    part = batch.filter(batch.column("message").is_valid())
-    messages = to_int64(part.column("message"))
-    part = part.filter(pa.array(select_in_buckets(messages, chosen)))
-    messages = to_int64(part.column("message"))
-    refuse_other_senders(known, "packets", messages, part.column("sender"))
-    refuse_contradictions(known, "packets", messages, part.column("destinations"))
+    if row.size < batch.num_rows:
+        sender, destinations = sender.take(pa.array(row)), destinations.take(pa.array(row))
+    refuse_contradictions(known, "packets", message, destinations, senders=sender, places=place)
 
 
 def _judge_batch(
-    audit: PacketAudit,
-    known: MessageLookup,
-    batch: pa.RecordBatch,
-    row: Int64Array,
-    message: Int64Array,
-    chosen: NDArray[np.bool_],
+    audit: PacketAudit, known: MessageLookup, batch: pa.RecordBatch, row: Int64Array, place: Int32Array
 ) -> NDArray[np.bool_]:
-    """Which rows of the batch violate strictness."""
-    in_chosen = select_in_buckets(message, chosen)
-    row, message = row[in_chosen], message[in_chosen]
-    place = known.find_places(message)
+    """Which rows of the batch violate strictness, of pairs of a row and the place of a message that it is about."""
     offsets, values, _ = known.describe_places(place)
     no_sender = np.iinfo(np.int64).min
     senders = (
@@ -133,7 +129,7 @@ def _judge_batch(
 
 
 def find_messages(batch: pa.RecordBatch) -> tuple[Int64Array, Int64Array]:
-    """(row, message) for every message that a packet of the batch is about."""
+    """(row, message) for every message that a packet of the batch is about: first those of the column `message`."""
     column = batch.column("message")
     took_part = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
     single = to_int64(column.fill_null(0))[took_part]
@@ -177,7 +173,8 @@ def select_flagged(
         row, message = find_messages(batch)
         wrong = np.zeros(batch.num_rows, np.bool_)
         for chosen, lookup in known:
-            wrong |= _judge_batch(audit, lookup, batch, row, message, chosen)
+            own = select_in_buckets(message, chosen)
+            wrong |= _judge_batch(audit, lookup, batch, row[own], lookup.find_places(message[own]))
         for end in ("source", "target"):
             wrong[row] |= ~np.isin(to_int64(batch.column(end))[row], allowed)
         part = batch.filter(pa.array(wrong))

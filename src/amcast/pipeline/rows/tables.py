@@ -7,6 +7,7 @@ TableParts    several of these
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from amcast.check.evidence import contradiction_error
 from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, hash_lists, select_in_buckets
+from amcast.pipeline.kernels.message_index import MessageIndex
 from amcast.pipeline.rows import files
 from amcast.pipeline.rows.files import TraceFolder
 from amcast.pipeline.rows.footers import Footers, refuse_other_runs
@@ -24,7 +26,7 @@ from amcast.trace.columns import TABLES
 from amcast.trace.parquet import TYPES, check_schema, iterate_canonical, to_canonical, unreadable_file_error
 
 BATCH_ROWS: Final = 1 << 17
-LOOKUP_MESSAGES: Final = 4_000_000
+LOOKUP_MESSAGES: Final = 10_000_000
 """Messages that one task looks up in memory."""
 
 
@@ -143,7 +145,7 @@ def read_multicasts(table: Table) -> Iterator[MulticastBatch]:
 
 @dataclass(frozen=True)
 class MessageLookup:
-    """The multicasts of some messages, sorted by message."""
+    """The multicasts of some messages, each once."""
 
     messages: Int64Array
     senders: Int64Array
@@ -171,6 +173,9 @@ class MessageLookup:
             return MessageLookup(empty, empty, np.zeros(1, np.int32), none, empty)
         message, sender, length, value, at = (np.concatenate([part[place] for part in found]) for place in range(5))
         offsets = np.concatenate([[0], np.cumsum(length)]).astype(np.int32)
+        every = MessageLookup(message, sender, offsets, value, at)
+        if every._index.is_unique:
+            return every
         order = np.lexsort((at, message))
         first = np.ones(order.size, np.bool_)
         first[1:] = message[order][1:] != message[order][:-1]
@@ -178,15 +183,20 @@ class MessageLookup:
         offsets, value = reorder_lists(offsets, value, order)
         return MessageLookup(message[order], sender[order], offsets, value, at[order])
 
-    def find_places(self, messages: Int64Array) -> NDArray[np.intp]:
+    def find_places(self, messages: Int64Array) -> Int32Array:
         """The place of each message; -1 for one that was never multicast."""
-        found = np.searchsorted(self.messages, messages)
-        inside = found < self.messages.size
-        known = np.zeros(messages.size, np.bool_)
-        known[inside] = self.messages[found[inside]] == messages[inside]
-        return np.where(known, found, -1)
+        return self._index.find(messages)
 
-    def describe_places(self, places: NDArray[np.intp]) -> tuple[Int32Array, Int32Array, Int64Array]:
+    @cached_property
+    def _index(self) -> MessageIndex:
+        return MessageIndex(self.messages)
+
+    @cached_property
+    def words(self) -> Int64Array:
+        """One word for the set of destinations of each message."""
+        return hash_lists(self.offsets, self.values)
+
+    def describe_places(self, places: Int32Array) -> tuple[Int32Array, Int32Array, Int64Array]:
         """(offsets, values, time of multicast) of messages by place; empty and 0 for unknown messages."""
         if not self.messages.size:
             return np.zeros(places.size + 1, np.int32), self.values, np.zeros(places.size, np.int64)
@@ -226,17 +236,25 @@ def index_table(footers: Footers, table: str) -> FileTable:
 
 
 def refuse_contradictions(
-    known: MessageLookup, table: str, messages: Int64Array, destinations: pa.Array, times: pa.Array | None = None
+    known: MessageLookup,
+    table: str,
+    messages: Int64Array,
+    destinations: pa.Array,
+    times: pa.Array | None = None,
+    senders: pa.Array | None = None,
+    places: Int32Array | None = None,
 ) -> None:
-    """Refuses rows of another table that state other destinations, or another time of multicast, than the multicasts.
-    Null states nothing; a message that was never multicast cannot be contradicted."""
-    places = known.find_places(messages)
+    """Refuses rows of another table that state another sender, other destinations or another time of multicast than the
+    multicasts. Null states nothing; a message that was never multicast cannot be contradicted. `places` are those of
+    the messages, if they are known already."""
+    places = known.find_places(messages) if places is None else places
+    if senders is not None:
+        _refuse_other_numbers(table, "sender", messages, places, senders, known.senders)
     offsets, values = split_lists(destinations)
     if destinations.null_count < len(destinations):
         stated = (places >= 0) & destinations.is_valid().to_numpy(zero_copy_only=False)
-        words = hash_lists(known.offsets, known.values)
         wrong = np.nonzero(stated)[0]
-        wrong = wrong[hash_lists(offsets, values)[wrong] != words[places[wrong]]]
+        wrong = wrong[hash_lists(offsets, values)[wrong] != known.words[places[wrong]]]
         if wrong.size:
             row, place = int(wrong[0]), int(places[wrong[0]])
             groups = sorted(set(known.values[known.offsets[place] : known.offsets[place + 1]].tolist()))
@@ -246,13 +264,8 @@ def refuse_contradictions(
         _refuse_other_numbers(table, "multicast_ns", messages, places, times, known.sent)
 
 
-def refuse_other_senders(known: MessageLookup, table: str, messages: Int64Array, senders: pa.Array) -> None:
-    """Refuses rows of another table that state another sender than the multicasts."""
-    _refuse_other_numbers(table, "sender", messages, known.find_places(messages), senders, known.senders)
-
-
 def _refuse_other_numbers(
-    table: str, column: str, messages: Int64Array, places: NDArray[np.intp], stated: pa.Array, known: Int64Array
+    table: str, column: str, messages: Int64Array, places: Int32Array, stated: pa.Array, known: Int64Array
 ) -> None:
     if stated.null_count == len(stated):
         return

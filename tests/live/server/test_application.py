@@ -290,6 +290,62 @@ def test_journal_replays_exactly_what_was_written(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("from-*"))) == 1, "the state replaces the deliveries before it"
 
 
+def test_journal_continues_behind_a_state_that_is_ahead_of_the_replica(tmp_path: Path) -> None:
+    """Another member's state contains deliveries that the replica has yet to make, and that nobody keeps."""
+    journal = Journal(tmp_path, "os")
+    journal.replay(Ledger().install, lambda position, message: None)
+    journal.spool_from(2)
+    journal.spool(message(2))
+    journal.write()
+    journal.adopt(write_state(tmp_path, 5, b"0|1|2|3|4", True, lambda: False))
+    journal.end_spool(5)
+    for number in (5, 6):
+        journal.add(message(number))
+    journal.write()
+    journal._close_log()
+    for _ in range(2):
+        ledger = Ledger()
+        again = Journal(tmp_path, "os")
+        hosted = Application(ledger.enter, GROUP, take=ledger.take, install=ledger.install, journal=again)
+        assert (hosted.position, ledger.rows) == (7, rows(7))
+        again._close_log()
+
+
+def test_journal_does_not_write_behind_a_gap(tmp_path: Path) -> None:
+    """A crash right behind the installation of a state that is ahead: the log on disk ends before it."""
+    journal = Journal(tmp_path, "os")
+    journal.replay(Ledger().install, lambda position, message: None)
+    journal.add(message(0))
+    journal.close(1)
+    state = write_state(tmp_path, 3, b"0|1|2", True, lambda: False)
+    again = Journal(tmp_path, "os")
+    assert again.replay(Ledger().install, lambda position, message: None) == 3
+    again.add(message(3))
+    again.close(4)
+    state.path.unlink()
+    ledger = Ledger()
+    hosted = Application(ledger.enter, GROUP, take=ledger.take, install=ledger.install, journal=Journal(tmp_path, "os"))
+    assert (hosted.position, ledger.rows) == (1, rows(1)), "what is behind the gap needs the state"
+
+
+def test_log_that_is_being_removed_is_not_read_and_not_removed_twice(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, "os")
+    for first in (0, 2):
+        for number in (first, first + 1):
+            journal.add(message(number))
+        journal.begin_state()
+    superfluous = journal.adopt(write_state(tmp_path, 2, b"0|1", True, lambda: False))
+    superfluous += journal.adopt(write_state(tmp_path, 4, b"0|1|2|3", True, lambda: False))
+    assert sorted(len(path.suffix) for path in superfluous) == sorted(len(set(superfluous)) * [len(".removed-1")])
+    for half in superfluous:
+        for file in half.glob("*.json"):
+            file.unlink()
+    ledger = Ledger()
+    Application(ledger.enter, GROUP, take=ledger.take, install=ledger.install, journal=Journal(tmp_path, "os"))
+    assert ledger.rows == rows(4)
+    assert not list(tmp_path.glob("*.removed-*")), "a start ends what a crash interrupted"
+
+
 def test_damaged_journal_is_put_aside_and_the_application_begins_anew(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -354,7 +354,7 @@ def test_state_replaces_only_the_deliveries_before_it(tmp_path: Path) -> None:
         journal.write()
     assert len(list(tmp_path.glob("from-*"))) == 3
     superfluous = journal.adopt(write_state(tmp_path, 3, [b"0", b"1", b"2"], False, lambda: False))
-    assert [path.name for path in superfluous] == ["from-00000000000000000000"]
+    assert [path.name for path in superfluous] == ["from-00000000000000000000.removed-1"]
     journal.close(9)
     shutil.rmtree(superfluous[0])
     again = PieceLedger()

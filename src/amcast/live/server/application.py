@@ -36,7 +36,6 @@ import asyncio
 import inspect
 import itertools
 import logging
-import shutil
 import sys
 import time
 from collections import deque
@@ -44,7 +43,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Final
 
 from amcast.kernel.effects import Deliver
@@ -57,7 +55,7 @@ from amcast.live.host.host import Host
 from amcast.live.host.recent_deliveries import Closing
 from amcast.live.membership.topology_follower import TopologyFollower
 from amcast.live.rpc.client import RpcClient
-from amcast.live.server.journal import Install, Journal
+from amcast.live.server.journal import Install, Journal, remove_files
 from amcast.live.server.state_schedule import StateSchedule
 from amcast.live.storage.state_files import (
     AbandonedError,
@@ -427,7 +425,7 @@ class Application:
         try:
             write = partial(write_state, journal.folder, state.position, state, journal.syncs)
             file = await loop.run_in_executor(self._worker, write, lambda: self._is_closing)
-            await asyncio.to_thread(_remove, journal.adopt(file))
+            await asyncio.to_thread(remove_files, journal.adopt(file))
             self._set_due()
         except AbandonedError:
             pass
@@ -507,7 +505,7 @@ class Application:
         assert journal is not None
         assert journal.spool_first is not None
         assert self._fetch is not None
-        await asyncio.to_thread(_remove, journal.take_useless())
+        await asyncio.to_thread(remove_files, journal.take_useless())
         try:
             state = await self._fetch(journal.spool_first)
         except CannotTellError as error:
@@ -520,13 +518,13 @@ class Application:
             self._position_changed.clear()
             await self._position_changed.wait()
         if state.position < journal.spool_first:
-            await asyncio.to_thread(_remove, [state.path])
+            await asyncio.to_thread(remove_files, [journal.retire(state.path)])
             return False
         await self._install_state(state)
         log.info("the application installed another member's state after %d deliveries", state.position)
         self._waiting.clear()
         self.position = self.taken_until = state.position
-        await asyncio.to_thread(_remove, journal.adopt(state))
+        await asyncio.to_thread(remove_files, journal.adopt(state))
         return await self._deliver_spooled()
 
     async def _install_state(self, file: StateFile) -> None:
@@ -556,7 +554,7 @@ class Application:
                     return False
                 pages = await asyncio.to_thread(list, journal.read_log(path, self.taken_until))
                 await self._deliver_pages(pages)
-        journal.end_spool()
+        journal.end_spool(self.taken_until)
         self._catch_up_task = None
         self._position_changed.set()
         self._hand_out_closed()
@@ -588,12 +586,3 @@ def digest_state(state: TakenState) -> int:
     for piece in state:
         digest.update(piece)
     return int.from_bytes(digest.digest(), "big")
-
-
-def _remove(paths: list[Path]) -> None:
-    """Removes files and folders that a newer state replaced."""
-    for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)

@@ -8,7 +8,9 @@
 
 A state is written in a thread while deliveries go on. The deliveries after it go to a log that begins with it, so that
 the state, when it is complete, replaces all earlier logs and states, and until then those are as good as before. A
-crash leaves an older state with the logs behind it, or a newer one with fewer logs.
+crash leaves an older state with the logs behind it, or a newer one with fewer logs. What is superfluous is renamed
+(`from-00000000000000000017.removed-1`) before it is removed, which may take long: a crash leaves no half of a log, and
+nobody else reads or removes it.
 
 While an application waits for another member's state, its deliveries go to the journal alone (`spool_from`); it reads
 them from there when it has the state. That needs no more memory however long the state takes.
@@ -19,7 +21,7 @@ that are sent or received, and for the deliveries meanwhile.
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +55,7 @@ SPOOL_BYTES: Final = 512 * KIB
 OVERHEAD_BYTES: Final = 64
 """Of a message in a page, besides its payload, about."""
 LOG_PREFIX: Final = "from-"
+REMOVED: Final = ".removed-"
 RESERVED: Final = 16_384
 """How many positions are reserved with one write: so many deliveries are marked as replayed after a crash, at most,
 that no earlier run received."""
@@ -98,6 +101,7 @@ class Journal:
         """The first position of the spool; None if the application receives its deliveries."""
         self._useless: list[Path] = []
         """Logs of earlier spools, which may be read at the moment."""
+        self._retired_count = 0
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.keeps:
             self._wipe()
@@ -121,6 +125,7 @@ class Journal:
         """Installs the last state and delivers the messages behind it; returns the position reached."""
         for path in self.folder.glob(f"{PREFIX}*{INCOMPLETE}"):
             path.unlink()
+        remove_files(self.folder.glob(f"*{REMOVED}*"))
         self.state = self._find_state()
         position = 0
         if self.state is not None:
@@ -132,8 +137,7 @@ class Journal:
             if index + 1 < len(logs) and logs[index + 1][0] <= position:
                 continue
             if first > position:  # a spool that the program left when it crashed
-                for _, useless in logs[index:]:
-                    shutil.rmtree(useless)
+                remove_files(self.retire(useless) for _, useless in logs[index:])
                 break
             position = self._replay_log(path, position, deliver)
         self._first = position
@@ -142,16 +146,20 @@ class Journal:
     def _replay_log(self, path: Path, position: int, deliver: Callable[[int, Message], None]) -> int:
         self._close_log()
         self._store = self._open(path)
+        end = position
         for record in self._store.records():
             page = _decoder.decode(record)
             self._store_bytes += len(record)
-            if page.position + len(page.messages) <= position:
+            end = page.position + len(page.messages)
+            if end <= position:
                 continue
             assert page.position <= position, f"the journal continues at {page.position}; expected {position}"
             self.bytes += len(record)
             for message in page.messages[position - page.position :]:
                 deliver(position, message)
                 position += 1
+        if end < position:  # the state is ahead of this log: what follows belongs to another one
+            self._close_log()
         return position
 
     def _find_state(self) -> StateFile | None:
@@ -222,13 +230,18 @@ class Journal:
         superfluous = []
         if self.state is not None:
             if self.state.position >= state.position:
-                return [] if state.path == self.state.path else [state.path]
+                return [] if state.path == self.state.path else [self.retire(state.path)]
             superfluous.append(self.state.path)
         self.state = state
         self.state_bytes = read_end(state.path).content
         logs = self._logs()
         superfluous += [path for (_, path), (end, _) in pairwise(logs) if end <= state.position]
-        return superfluous
+        return [self.retire(path) for path in superfluous]
+
+    def retire(self, path: Path) -> Path:
+        """Gives a superfluous file or log another name, under which the caller removes it, in any thread."""
+        self._retired_count += 1
+        return path.rename(path.with_name(f"{path.name}{REMOVED}{self._retired_count}"))
 
     def _begin_log(self) -> None:
         self._close_log()
@@ -242,7 +255,7 @@ class Journal:
 
     def _logs(self) -> list[tuple[int, Path]]:
         """The logs with the positions that they begin with, in order."""
-        paths = [path for path in sorted(self.folder.glob(f"{LOG_PREFIX}*")) if path not in self._useless]
+        paths = [path for path in sorted(self.folder.glob(LOG_PREFIX + "[0-9]" * 20)) if path not in self._useless]
         return [(int(path.name[len(LOG_PREFIX) :]), path) for path in paths]
 
     # Spooling
@@ -260,7 +273,7 @@ class Journal:
     def take_useless(self) -> list[Path]:
         """The logs of earlier spools, for the caller to remove when nobody reads them."""
         useless, self._useless = self._useless, []
-        return useless
+        return [self.retire(path) for path in useless]
 
     def spool(self, message: Message) -> None:
         """Keeps one delivery."""
@@ -290,9 +303,14 @@ class Journal:
         """The messages from a position on if none of them has been written, else None."""
         return None if position < self._first else self._waiting[position - self._first :]
 
-    def end_spool(self) -> None:
-        """Records that the application has received everything that was spooled."""
+    def end_spool(self, position: int) -> None:
+        """Records that the application has received everything that was spooled, and everything before a position: a
+        state of another member may be ahead of the replica. The next delivery to be kept has that position."""
         self.spool_first = None
+        if position > self.next_position:
+            self._close_log()
+            self._waiting, self._waiting_bytes = [], 0
+            self._first = position
         if not self.keeps:
             self._wipe_logs()
             self._waiting, self._waiting_bytes = [], 0
@@ -318,8 +336,18 @@ class Journal:
 
     def _wipe(self) -> None:
         self._wipe_logs()
+        remove_files(self.folder.glob(f"*{REMOVED}*"))
         for path in self.folder.glob(f"{PREFIX}*"):
             path.unlink()
 
     def _fail(self, error: Exception) -> None:
         self._failed = error
+
+
+def remove_files(paths: Iterable[Path]) -> None:
+    """Removes files and logs that a journal has retired."""
+    for path in list(paths):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

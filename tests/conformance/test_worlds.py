@@ -1,6 +1,8 @@
 """Safety and liveness in the timed and the random world, with and without faults, one event a step and in bursts."""
 
 from amcast.check.judge import judge
+from amcast.kernel.effects import Deliver, Note
+from amcast.kernel.events import Started
 from amcast.kernel.spec import FAULTS
 from amcast.lab.fuzz_campaign import SwarmRuns
 from amcast.lab.runs import PreparedRun, fuzz_seed
@@ -77,6 +79,34 @@ def test_random_world_and_every_goal_is_reached(name: str) -> None:
 
 def test_random_world_under_each_fault_it_claims(name: str, fault: str) -> None:
     fuzzed(planned(name, workload={"messages": 8}, faults={"profile": fault}), range(FAULT_SEEDS))
+
+
+def test_restart_tells_its_position(name: str) -> None:
+    """It repeats deliveries, adopts a position, or names the one at which it resumes: readers and programs wait for
+    none that will not come."""
+    spec = CATALOGUE[name]
+    if "recovery" not in spec.claims.faults:
+        return
+    options = {"keep": 1} if "keep" in spec.config.__struct_fields__ else {}
+    for messages in range(3, 11):
+        workload = {"messages": messages, "outstanding": 1}
+        prepared = planned(name, messages, workload=workload, options=options)
+        setup = prepared.make_setup()
+        simulation = Simulation(setup, Recorder(), keeps_history=True)
+        simulation.run()
+        for process in prepared.topology.servers:
+            simulation.world.complete_writes(process)
+            node = setup.make(process)
+            stated = 0
+            for effect in node.step([Started(tuple(simulation.world.disks[process].records), 1)], 0):
+                if isinstance(effect, Deliver):
+                    stated = effect.position + 1
+                elif isinstance(effect, Note) and effect.name in ("installed", "resumed"):
+                    stated = int(effect.value or 0)
+            known = node.protocol.position  # type: ignore[attr-defined]
+            assert stated == known, (
+                f"process {process} of {name} after {messages} messages knows {known} and states {stated}"
+            )
 
 
 def test_claimed_faults_exist(name: str) -> None:

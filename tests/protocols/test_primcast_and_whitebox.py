@@ -4,7 +4,10 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from msgspec import structs
 
+from amcast.kernel.effects import Deliver, Note
+from amcast.kernel.events import Started
 from tests.protocols import enumerated_faults as enumerated
 from tests.protocols.stage import Stage
 
@@ -62,3 +65,18 @@ def test_state_and_records_are_bounded(name: str) -> None:
         assert len(stage.world.disks[process].records) <= {"primcast": 17, "whitebox": 20}[name]
         assert len(stage.protocol(process)._obligations.answers) < 8
         assert len(getattr(stage.protocol(process), "_log", ())) < 8
+
+
+def test_restart_of_an_idle_group_names_its_position(name: str) -> None:
+    """The last record is a checkpoint with nothing behind it, and no delivery is repeated."""
+    stage = Stage(name, options={"keep": 1})
+    for number in range(3):
+        stage.multicast(number % 2, 0, 1)
+    stage.finish()
+    stage.drain()
+    for process in stage.topology.servers:
+        protocol = stage.protocol(process)
+        checkpoint = structs.replace(protocol.snapshot().checkpoint, delivered_until=protocol.position)
+        effects = stage.make(process).step([Started((checkpoint,), 1)], 0)
+        assert not any(isinstance(effect, Deliver) for effect in effects)
+        assert Note("resumed", None, 3.0) in effects, f"process {process}"

@@ -243,6 +243,10 @@ class Process(Diagnostics, ABC):
         self.position = position
         self._outbox.append(Note("installed", None, float(position)))
 
+    def resume_position(self, position: int) -> None:
+        """Names the position at which a restart continues: all deliveries before it have left this process."""
+        self._outbox.append(Note("resumed", None, float(position)))
+
     def note_convoy(self, message: Message, committed_ns: int | None, held_ns: int = 0) -> None:
         """Notes how long a local message that is delivered now waited for global ones: after its place in the order was
         decided (since `committed_ns`), and before it could be given one (for `held_ns`). It is the one definition of

@@ -8,7 +8,7 @@ import pytest
 
 from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
-from amcast.kernel.effects import Effect, Persist, Send
+from amcast.kernel.effects import Effect, Note, Persist, Send
 from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Record, Request
@@ -23,6 +23,7 @@ from amcast.parts.membership.messages import (
     InstanceRecord,
     SkippedBarrier,
     make_body_type,
+    make_record_type,
 )
 from amcast.parts.membership.reconfigurable import RETRY_TIMER, Reconfigurable, build_reconfigurable_spec
 from amcast.parts.node.node import Node
@@ -292,3 +293,19 @@ def test_removed_member_retires_when_a_configuration_after_that_which_removed_it
     assert not removed.is_retired, "one of three members of group 1 is no majority"
     removed.step([Receive(5, announcement)], 2)
     assert removed.is_retired
+
+
+# Restarts
+
+
+def test_restart_in_a_later_configuration_names_its_position_among_all() -> None:
+    moved = change_topology(FIRST, 0, add=20)
+    start = ConfigurationStart(1, encode_topology(moved), position=5)
+    spec = CATALOGUE["whitebox"]
+    empty = spec.process(1, moved, spec.configure()).snapshot().checkpoint  # type: ignore[attr-defined]
+    checkpoint = msgspec.structs.replace(empty, delivered_until=2, history_start=2)
+    record = make_record_type(spec.records)(1, True, checkpoint, start)
+    member = build_reconfigurable_spec(spec).process(1, FIRST, spec.configure())
+    effects = member.step([Started((record,), 1)], 0)
+    assert Note("resumed", None, 7.0) in effects
+    assert member.position == 7

@@ -334,6 +334,20 @@ def test_snapshot_beyond_every_member_is_a_violation() -> None:
     assert "no member has reached" in table.world.violations[0]
 
 
+def test_restart_that_skips_what_was_not_delivered_is_a_violation() -> None:
+    def resuming(puppet: Puppet, event: Event) -> None:
+        if isinstance(event, Submit):
+            puppet.deliver(event.message)
+        elif isinstance(event, Leader):
+            puppet.resume_position(event.leader)
+
+    table = Table(resuming)
+    table.do(own(0), Suggest(0, 0, 1))
+    assert not table.world.violations
+    table.do(Suggest(0, 0, 2))
+    assert table.world.violations == ["process 0 resumed at position 2, and had delivered 1 messages"]
+
+
 def test_due_deliveries() -> None:
     table = Table(delivering)
     first, second = own(0), Multicast(3, message_id(3, 0), (0, 1))

@@ -73,7 +73,7 @@ class EffectQueue:
                     self._hold(effect)
                 else:
                     self._send(effect)  # type: ignore[arg-type]
-            elif is_barred and (kind in _BARRED or is_installation(effect)):
+            elif is_barred and (kind in _BARRED or skips_deliveries(effect)):
                 self._hold(effect)
             elif kind is Persist:
                 if is_barred and (self._has_held_record or effect.after_deliveries):  # type: ignore[attr-defined]
@@ -128,6 +128,7 @@ class EffectQueue:
             self.appended = ticket
 
 
-def is_installation(effect: Effect) -> bool:
-    """Whether a note says that a snapshot replaced the deliveries before a position."""
-    return type(effect) is Note and effect.name == "installed"
+def skips_deliveries(effect: Effect) -> bool:
+    """Whether a note says that no delivery before a position will come: a snapshot replaced them, or they left an
+    earlier incarnation."""
+    return type(effect) is Note and effect.name in ("installed", "resumed")

@@ -44,7 +44,7 @@ from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
 from amcast.live.host.delivery_sink import DeliverySink
-from amcast.live.host.effect_queue import EffectQueue, is_installation
+from amcast.live.host.effect_queue import EffectQueue, skips_deliveries
 from amcast.live.host.pending_reads import PendingReads
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.live.host.skewed_clock import SkewedClock
@@ -85,7 +85,7 @@ class Host:
         "_client_inbox", "_clock", "_coalescer", "_effects", "_expired", "_farewell", "_flush_is_scheduled",
         "_follower_delay_s", "_has_failed", "_has_new_requests", "_inbox", "_is_observed", "_is_running",
         "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_admitted", "_on_closed",
-        "_on_installed", "_on_resolve", "_on_retired", "_on_topology", "_outbox", "_recorder", "_request_filter",
+        "_on_resolve", "_on_retired", "_on_skipped", "_on_topology", "_outbox", "_recorder", "_request_filter",
         "_requests", "_skew", "_step_log", "_store", "_tick_is_scheduled", "_timers", "codec", "ended",
         "events_taken", "home", "is_leaving", "limits", "lost_sends", "me", "network", "process", "reads",
         "retired_ns", "servers", "sink", "steps_taken", "topology",
@@ -106,7 +106,7 @@ class Host:
         on_deliver: Callable[[Deliver], None] | None = None,
         on_closed: Callable[[int], object] | None = None,
         on_resolve: Callable[[MessageId, tuple[GroupId, ...]], None] | None = None,
-        on_installed: Callable[[int], object] | None = None,
+        on_skipped: Callable[[int], object] | None = None,
         on_topology: Callable[[Topology, Topology], list[Effect]] | None = None,
         on_retired: Callable[[int, int], object] | None = None,
         on_admitted: Callable[[], object] | None = None,
@@ -123,8 +123,8 @@ class Host:
         """`on_topology` gets the old and the new topology and returns effects to execute with those of the step;
         `on_retired` gets the configuration that removed the process, and the time; `on_admitted` is called when the
         group has admitted the process' data folder; `on_rpc` gets connections that begin
-        with an RPC request; `on_installed` gets the position of a snapshot, `on_closed` that before which everything is
-        closed. `recent` keeps deliveries for subscribers.
+        with an RPC request; `on_skipped` gets the position of a snapshot, or of a restart, `on_closed` that before
+        which everything is closed. `recent` keeps deliveries for subscribers.
         `coalesce_us` is for a node that owns its operating-system process."""
         self.process = process
         self.me = process.me
@@ -152,7 +152,7 @@ class Host:
         self._is_traced = recorder is not None and recorder.wants_packets
         self._is_observed = self._is_traced or step_log is not None or skew is not None
         """Steps take the slow way that records them, or skews their clock."""
-        self._on_resolve, self._on_installed = on_resolve, on_installed
+        self._on_resolve, self._on_skipped = on_resolve, on_skipped
         self._on_topology, self._on_retired = on_topology, on_retired
         self._on_admitted, self._on_closed = on_admitted, on_closed
         self._farewell = spec.farewell
@@ -532,8 +532,8 @@ class Host:
         self.reads.finish(effect.number, self.sink.delivered_until)
 
     def _note(self, effect: Note) -> None:
-        if is_installation(effect):
-            self._install(int(effect.value or 0))
+        if skips_deliveries(effect):
+            self._skip_to(int(effect.value or 0), effect.name == "installed")
         elif effect.name == "admitted" and self._on_admitted is not None:
             self._on_admitted()
         elif effect.name == "retired" and self._on_retired is not None:
@@ -541,12 +541,13 @@ class Host:
         if self._recorder is not None:
             self._recorder.record_note(self.me, self._now, effect.name, effect.message, effect.value)
 
-    def _install(self, position: int) -> None:
-        """Skips the deliveries that a snapshot replaced."""
+    def _skip_to(self, position: int, is_snapshot: bool) -> None:
+        """Skips the deliveries that a snapshot replaced, or that an earlier incarnation has made."""
         self.sink.skip_to(position)
-        log.info("process %d installed a snapshot and is at position %d", self.me, position)
-        if self._on_installed is not None:
-            self._on_installed(position)
+        what = "installed a snapshot and" if is_snapshot else "resumes, and"
+        log.info("process %d %s is at position %d", self.me, what, position)
+        if self._on_skipped is not None:
+            self._on_skipped(position)
 
     def _pause_reading(self, paused: bool) -> None:
         self.network.pause_reading(paused)

@@ -154,7 +154,7 @@ def build_replica(
             if steps is None
             else StepLog(steps / f"{me}-{store.incarnation}.steps", spec.name, me, store.incarnation),
             on_deliver=None if application is None else application.deliver,
-            on_installed=None if application is None else application.skip_to,
+            on_skipped=None if application is None else application.skip_to,
             on_closed=None if application is None else application.close_until,
             before_log_truncation=_combine(
                 recorder.flush if recorder else None,

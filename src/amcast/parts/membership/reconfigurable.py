@@ -626,6 +626,10 @@ class Reconfigurable(Process):
                 case Note("installed", _, value):
                     if instance is self.current and not instance.has_skipped_barrier and value is not None:
                         self.install_position(instance.start.position + int(value))
+                case Note("resumed", _, value):
+                    if instance is self.current and not instance.has_skipped_barrier and value is not None:
+                        self.position = instance.start.position + int(value)
+                        self.resume_position(self.position)
                 case _:
                     self._outbox.append(effect)
 

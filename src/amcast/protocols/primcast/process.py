@@ -1003,10 +1003,14 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     def _load_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Restores the durable state and emits again the deliveries that may not have left the process."""
         self._restore_durable_state(checkpoint)
-        first, deliveries = checkpoint.history_start, checkpoint.deliveries
+        first = checkpoint.history_start
+        repeated = checkpoint.deliveries[max(0, checkpoint.delivered_until - first) :]
+        message_count = repeated[0].messages_before if repeated else checkpoint.message_count
         if first > checkpoint.delivered_until:
-            self._note_installed(deliveries[0].messages_before if deliveries else checkpoint.message_count)
-        for delivery in deliveries[max(0, checkpoint.delivered_until - first) :]:
+            self._note_installed(message_count)
+        elif message_count > 0:
+            self.resume_position(message_count)
+        for delivery in repeated:
             count = -1
             if is_bundle(delivery.message.id):
                 count = len(bundle_headers(delivery.message)) - len(delivery.duplicate_places)

@@ -756,6 +756,8 @@ class WhiteBox(LeaderGroupMember[PendingMulticast]):
         self.position = checkpoint.delivered_until
         if checkpoint.history_start > checkpoint.delivered_until:
             self.install_position(checkpoint.history_start)
+        elif self.position > 0:
+            self.resume_position(self.position)
         for delivered in checkpoint.history[self.position - checkpoint.history_start :]:
             self.deliver(delivered.message, delivered.final, delivered.message.id)
 

@@ -793,6 +793,8 @@ class World:
         self.note_counts[name] = self.note_counts.get(name, 0) + 1
         if name == "installed" and value is not None:
             self._install_snapshot(process, int(value))
+        elif name == "resumed" and value is not None:
+            self._check_resumption(process, int(value))
         elif name == "turned" and value is not None:
             self.configurations[process] = int(value)
         elif name in ("comparison-split", "comparison-minority"):
@@ -824,6 +826,12 @@ class World:
             self.history[process].extend(prefix)
         for message in prefix:
             self.record_delivered(process, message)
+
+    def _check_resumption(self, process: ProcessId, position: int) -> None:
+        """Checks that a new incarnation does not skip what earlier ones have not delivered."""
+        delivered = self.positions[process]
+        if position > delivered:
+            self.report_violation(process, f"resumed at position {position}, and had delivered {delivered} messages")
 
     def report_violation(self, process: ProcessId, sentence: str) -> None:
         """Records that a process took a step that no process may take."""

@@ -83,16 +83,18 @@ def audit_known(
     table: Table, multicasts: Table, group_of: dict[int, int | None], chosen: NDArray[np.bool_], first: bool
 ) -> PacketAudit:
     """Judges packets about messages in the chosen buckets, with the senders and destinations of the multicasts."""
-    known = MessageLookup.build([multicasts], chosen)
+    known, is_everything = MessageLookup.build([multicasts], chosen), bool(chosen.all())
     audit = PacketAudit(ProcessTable(group_of))
     for batch in table.batches(["message", "messages", "source", "target", "sender", "destinations"]):
         row, message = find_messages(batch)
         if first:
             # Each packet counts once, however many messages and parts there are.
             audit.packets += int((np.bincount(row, minlength=1) > 0).sum())
-        in_chosen = select_in_buckets(message, chosen)
-        singles = int(in_chosen[: batch.num_rows - batch.column("message").null_count].sum())
-        row, message = row[in_chosen], message[in_chosen]
+        singles = batch.num_rows - batch.column("message").null_count
+        if not is_everything:
+            in_chosen = select_in_buckets(message, chosen)
+            singles = int(in_chosen[:singles].sum())
+            row, message = row[in_chosen], message[in_chosen]
         place = known.find_places(message)
         _refuse_contradictions(known, batch, row[:singles], message[:singles], place[:singles])
         _judge_batch(audit, known, batch, row, place)

@@ -160,12 +160,13 @@ class MessageLookup:
         found: list[tuple[Int64Array, Int64Array, NDArray[np.int32], NDArray[np.int32], Int64Array]] = []
         for table in tables:
             for rows in read_multicasts(table):
-                keep = np.arange(rows.messages.size)
-                if chosen is not None:
+                message, sender, at = rows.messages, rows.senders, rows.at
+                offsets, values = rows.offsets, rows.values[rows.offsets[0] : rows.offsets[-1]]
+                if chosen is not None and not chosen.all():
                     keep = np.nonzero(select_in_buckets(rows.messages, chosen))[0]
-                offsets, values = reorder_lists(rows.offsets, rows.values, keep)
+                    offsets, values = reorder_lists(rows.offsets, rows.values, keep)
+                    message, sender, at = (column[keep] for column in (message, sender, at))
                 lengths = np.diff(offsets)
-                message, sender, at = (column[keep] for column in (rows.messages, rows.senders, rows.at))
                 found.append((message, sender, lengths, values, at))
         if not found:
             empty = np.zeros(0, np.int64)
@@ -201,7 +202,7 @@ class MessageLookup:
         if not self.messages.size:
             return np.zeros(places.size + 1, np.int32), self.values, np.zeros(places.size, np.int64)
         known = places >= 0
-        lengths = np.where(known, np.diff(self.offsets)[places], 0)
+        lengths = np.where(known, self.offsets[1:][places] - self.offsets[:-1][places], 0)
         fresh = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         starts = np.where(known, self.offsets[:-1][places], 0)
         inside = np.repeat(starts, lengths) + np.arange(int(fresh[-1])) - np.repeat(fresh[:-1], lengths)

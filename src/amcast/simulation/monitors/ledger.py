@@ -15,6 +15,7 @@
     home majority         a leader orders a delivery only after a majority of its own group accepted it in its ballot
     frozen epoch          a process that froze an epoch acknowledges nothing more in it, and the epoch ends nowhere
                           below what a majority has acknowledged
+    ascending ranks       a process delivers in the order of the ranks that all agree on
     agreement             timestamps, positions, batches and numbered bodies are the same whoever states them
 
 Each rule is a theorem of the protocols that claim to survive the faults of the run: it never fails for a correct one.

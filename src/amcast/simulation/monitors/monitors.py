@@ -18,6 +18,7 @@ from amcast.kernel.statements import StatementTable
 from amcast.simulation.monitors.durable_state import DurableState
 from amcast.simulation.monitors.ledger import Ledger
 
+Rank = tuple[int, int]
 IDLE_DISKS_PER_REHEARSAL: Final = 12
 """How many times the disk of a process becomes idle between two rehearsals of its restart."""
 
@@ -71,6 +72,8 @@ class Monitors:
         """How many times each disk became idle."""
         self._rehearsed_first: dict[ProcessId, Record] = {}
         """By process: the first of the records from which a restart was rehearsed last."""
+        self._highest_ranks: dict[ProcessId, tuple[int, Rank, MessageId]] = {}
+        """By process: position, rank and message of the delivery at its highest position."""
         self._durable: dict[ProcessId, DurableState] = {}
         self._discards = monitoring.discards
         self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered, discards=self._discards)
@@ -78,6 +81,7 @@ class Monitors:
     def clear(self) -> None:
         """Forgets everything that was said, for a world that continues from another state."""
         self._durable = {}
+        self._highest_ranks = {}
         self._ledger = Ledger(
             self._report, self._follow_disk, self._list_delivered, is_partial=True, discards=self._discards
         )
@@ -91,8 +95,20 @@ class Monitors:
 
     def hear_delivery(self, process: ProcessId, effect: Deliver) -> None:
         if self._is_ranked and effect.rank_time is not None:
-            rank = (effect.rank_time, effect.rank_tie)
+            rank = (effect.rank_time, effect.rank_tie or 0)
             self._ledger.agree(process, "the rank of message", effect.message.id, rank)
+            if not self._discards:  # each configuration counts ranks anew
+                self._check_rank(process, effect, rank)
+
+    def _check_rank(self, process: ProcessId, effect: Deliver, rank: Rank) -> None:
+        """A process delivers in the order of ranks; those that it repeats after a restart were judged before."""
+        position, highest, message = self._highest_ranks.get(process, (-1, (-1, 0), -1))
+        if effect.position <= position:
+            return
+        if rank < highest:
+            sentence = f"delivers message {effect.message.id} with rank {rank} after message {message} with {highest}"
+            self._report(process, "ascending ranks", sentence)
+        self._highest_ranks[process] = (effect.position, rank, effect.message.id)
 
     def find_promise(self, process: ProcessId) -> int:
         """The highest promise that a process has sent, or implied by a vote; -1 if it sent none."""

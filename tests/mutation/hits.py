@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from amcast.lab.runs import fuzz_seed
 from tests.mutation.operators import Mutant
@@ -27,30 +27,34 @@ Hits = dict[str, dict[str, list[int]]]
 """By mutant, then by target: the seeds that execute its line."""
 
 
-def measure_hits(mutants: Sequence[Mutant], seeds: int, jobs: int, file: Path, source: str) -> Hits:
-    """The hits of all mutants within the seeds of their targets; read from the file if it is of the same source."""
-    if file.exists():
-        data = json.loads(file.read_text())
-        if (data["source"], data["seeds"]) == (source, seeds):
-            known: Hits = data["hits"]
-            return known
+def measure_hits(
+    mutants: Sequence[Mutant], asked: Sequence[Mutant], seeds: int, jobs: int, file: Path, source: str
+) -> Hits:
+    """The hits of all mutants within the seeds of those targets that the asked mutants have; what the file has of the
+    same source is not measured again."""
+    data: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    if data.get("source") != source:
+        data = {"source": source, "measured": {}, "hits": {}}
+    measured: dict[str, int] = data["measured"]
+    hits: Hits = data["hits"]
     shares: dict[Target, int] = defaultdict(int)
-    for mutant in mutants:
+    for mutant in asked:
         targets = find_targets(mutant.module)
         for target in targets:
             shares[target] = max(shares[target], seeds // len(targets))
-    tasks = [
-        (target, range(first, min(first + CHUNK, share)))
-        for target, share in sorted(shares.items())
-        for first in range(0, share, CHUNK)
-    ]
-    hits: Hits = {mutant.id: defaultdict(list) for mutant in mutants}
+    wanted = [(target, share) for target, share in sorted(shares.items()) if measured.get(target.name, 0) < share]
+    if not wanted:
+        return hits
     with ProcessPoolExecutor(jobs, get_context("spawn"), plant_probes, (tuple(mutants),)) as pool:
-        for target, found in pool.map(run_probed, tasks):
-            for id, seed in found:
-                hits[id][target.name].append(seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"source": source, "seeds": seeds, "hits": hits}))
+        for target, share in wanted:
+            first = measured.get(target.name, 0)
+            chunks = [(target, range(at, min(at + CHUNK, share))) for at in range(first, share, CHUNK)]
+            for found in pool.map(run_probed, chunks):
+                for id, seed in found:
+                    hits.setdefault(id, {}).setdefault(target.name, []).append(seed)
+            measured[target.name] = share
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(data))
     return hits
 
 
@@ -75,7 +79,7 @@ def plant_probes(mutants: tuple[Mutant, ...]) -> None:
             set_code(find_function(module, function), codes[function])
 
 
-def run_probed(task: tuple[Target, range]) -> tuple[Target, list[tuple[str, int]]]:
+def run_probed(task: tuple[Target, range]) -> list[tuple[str, int]]:
     """Runs seeds of a target with probes; returns which mutants each seed hits."""
     target, seeds = task
     runs = target.make_runs()
@@ -87,7 +91,7 @@ def run_probed(task: tuple[Target, range]) -> tuple[Target, list[tuple[str, int]
             print(f"seed {seed} of {target.name} fails without any mutant: {outcome.story}", file=sys.stderr)
             continue
         found += [(id, seed) for id in sorted(_hits)]
-    return target, found
+    return found
 
 
 def _insert_probe(tree: ast.Module, mutant: Mutant) -> None:

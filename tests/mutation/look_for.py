@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.mutation.operators import Mutant
 from tests.mutation.patch import PatchError, plant_source
-from tests.mutation.sample import CHECKER_TESTS, SOURCE, Target, find_targets
+from tests.mutation.sample import SOURCE, Target, find_targets, list_tests
 from tests.mutation.search import find_failure
 
 SEARCH_S: Final = 1800.0
@@ -35,76 +35,96 @@ class Finding:
     """How many seeds, over all searches, until it was found; those that do not execute its line are counted, too."""
     runs: int = 0
     """How many of them execute its line."""
+    is_tested: bool = False
+    """Whether the tests of its package have looked for it, too: once, after the first seeds did not find it."""
+    searched: int = 0
+    """Within how many seeds, over all searches, it has been looked for."""
     story: str = ""
     cpu_s: float = 0.0
 
+    def is_final(self, seeds: int) -> bool:
+        """Whether more seeds, up to this number, cannot change it."""
+        return bool(self.found_by) or self.searched >= seeds
 
-def look_for(mutant: Mutant, hits: Mapping[str, Sequence[int]], seeds: int) -> Finding:
-    """Looks for a mutant; `hits`: by target, the seeds that execute its line."""
-    finding = Finding(mutant.id, mutant.line, mutant.before, mutant.after, "")
+
+def look_for(mutant: Mutant, hits: Mapping[str, Sequence[int]], seeds: int, before: Finding | None = None) -> Finding:
+    """Looks for a mutant within a number of seeds; `hits`: by target, the seeds that execute its line. A search that
+    found nothing within fewer seeds is continued."""
+    finding = before or Finding(mutant.id, mutant.line, mutant.before, mutant.after, "")
     targets = find_targets(mutant.module)
     began = time.process_time()
-    if not targets:
-        _run_tests(finding)
-    elif any(hits.get(target.name) for target in targets):
-        file = SOURCE.joinpath(*mutant.module.split(".")).with_suffix(".py")
-        try:
-            with plant_source(mutant.module, mutant.apply(file.read_text())):
-                _fuzz_targets(finding, targets, hits, seeds // len(targets))
-        except PatchError:
-            _fuzz_apart(finding, targets, seeds // len(targets))
-    else:
-        finding.seeds = seeds
-    finding.cpu_s = round(time.process_time() - began, 1)
+    if targets:
+        seeds_of_target = range(finding.searched // len(targets), seeds // len(targets))
+        if any(seed in seeds_of_target for target in targets for seed in hits.get(target.name, ())):
+            file = SOURCE.joinpath(*mutant.module.split(".")).with_suffix(".py")
+            try:
+                with plant_source(mutant.module, mutant.apply(file.read_text())):
+                    _fuzz_targets(finding, targets, hits, seeds_of_target)
+            except PatchError:
+                _fuzz_apart(finding, targets, seeds_of_target)
+        else:
+            finding.seeds = seeds
+    finding.searched = seeds
+    tests = list_tests(mutant.module)
+    if not finding.found_by and not finding.is_tested and tests:
+        _run_tests(finding, tests)
+    finding.cpu_s = round(finding.cpu_s + time.process_time() - began, 1)
     return finding
 
 
-def _fuzz_targets(finding: Finding, targets: Sequence[Target], hits: Mapping[str, Sequence[int]], share: int) -> None:
+def _fuzz_targets(
+    finding: Finding, targets: Sequence[Target], hits: Mapping[str, Sequence[int]], searched: range
+) -> None:
     for target in targets:
         finding.target = target.name
-        seeds = hits.get(target.name, ())
+        seeds = [seed for seed in hits.get(target.name, ()) if seed in searched]
         failure = find_failure(target.make_runs(), seeds)
         if failure is not None:
             finding.found_by = "hang" if failure.status == "hang" else "fuzz"
             finding.status, finding.story = failure.status, failure.story[:300]
-            finding.seeds += failure.seed + 1
+            finding.seeds += failure.seed + 1 - searched.start
             finding.runs += failure.runs
             return
-        finding.seeds += share
+        finding.seeds += len(searched)
         finding.runs += len(seeds)
 
 
-def _fuzz_apart(finding: Finding, targets: Sequence[Target], share: int) -> None:
+def _fuzz_apart(finding: Finding, targets: Sequence[Target], searched: range) -> None:
     """The same in an interpreter of its own, for changes outside functions."""
     for target in targets:
         finding.target = target.name
-        seeds = ("--seeds", f"0..{share - 1}", "--jobs", "1", "--json", "--script", os.devnull)
+        seeds = ("--seeds", f"{searched.start}..{searched.stop - 1}", "--jobs", "1", "--json", "--script", os.devnull)
         try:
             done = _run_planted(finding.id, ("fuzz", *target.arguments, *seeds))
         except subprocess.TimeoutExpired:
             finding.found_by = "hang"
             return
-        finding.runs += share
+        finding.runs += len(searched)
         if done.returncode in (0, 2):
-            finding.seeds += share
+            finding.seeds += len(searched)
             continue
         finding.found_by = "fuzz"
         if done.stdout.startswith("{"):
             failure = json.loads(done.stdout)["failures"][0]
             finding.status, finding.story = failure["status"], failure["story"][:300]
-            finding.seeds += failure["seed"] + 1
+            finding.seeds += failure["seed"] + 1 - searched.start
         else:
             finding.status, finding.story = "error", done.stderr.strip()[-300:]
             finding.seeds += 1
         return
 
 
-def _run_tests(finding: Finding) -> None:
-    finding.target = " ".join(CHECKER_TESTS)
-    done = _run_planted(finding.id, ("pytest", "-q", "-x", "-p", "no:cacheprovider", *CHECKER_TESTS))
+def _run_tests(finding: Finding, tests: Sequence[str]) -> None:
+    finding.is_tested = True
+    try:
+        done = _run_planted(finding.id, ("pytest", "-q", "-x", "-p", "no:cacheprovider", *tests))
+    except subprocess.TimeoutExpired:
+        finding.found_by, finding.target = "hang", " ".join(tests)
+        return
     if done.returncode != 0:
         failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        finding.found_by, finding.story = "tests", "".join(failed[:1])[:300]
+        finding.found_by, finding.target = "tests", " ".join(tests)
+        finding.story = "".join(failed[:1])[:300]
 
 
 def _run_planted(id: str, arguments: tuple[str, ...]) -> "subprocess.CompletedProcess[str]":

@@ -96,6 +96,20 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
     "amcast.parts.ordering": _list_targets("primcast", "fastcast"),
 }
 """By package or module, the longest name first: the searches that share the seeds of a mutant."""
+SEARCHED: Final = (
+    "kernel",
+    "parts",
+    "protocols",
+    "storage",
+    "assembly.py",
+    "simulation",
+    "trace",
+    "check",
+    "workloads",
+    "lab/fuzz_campaign.py",
+    "lab/runs.py",
+)
+"""What the result of a seed depends on."""
 CHECKER_TESTS: Final = ("tests/check", "tests/mutants/test_planted.py")
 
 
@@ -106,6 +120,14 @@ def find_targets(module: str) -> tuple[Target, ...]:
             return TARGETS[name]
     assert module.startswith("amcast.check."), f"tests/mutation/sample.py: TARGETS lacks {module}"
     return ()
+
+
+def list_tests(module: str) -> tuple[str, ...]:
+    """The tests that look for mutants of a module which fuzzing does not find at once: those of its package."""
+    if not find_targets(module):
+        return CHECKER_TESTS
+    folder = Path("tests", *module.split(".")[1:-1])
+    return (str(folder),) if (SOURCE.parent / folder).is_dir() else ()
 
 
 @cache
@@ -134,10 +156,13 @@ def draw_sample() -> tuple[Mutant, ...]:
 
 
 def digest_source() -> str:
-    """Names the state of the source: findings of another state tell nothing about this one."""
+    """Names the state of what a simulated run and its judges execute: findings of another state tell nothing about this
+    one."""
     digest = hashlib.sha256()
-    for file in sorted((SOURCE / "amcast").rglob("*.py")):
-        digest.update(file.read_bytes())
+    for name in SEARCHED:
+        place = SOURCE / "amcast" / name
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from amcast.lab.fuzz_campaign import SwarmRuns
 
-HANG_S: Final = 60.0
+HANG_S: Final = 15.0
 """A seed that takes more CPU time has met a fault that does not end."""
 
 

@@ -130,13 +130,16 @@ def test_services_in_programs_answer_and_name_what_is_wrong(tmp_path: Path) -> N
                     await journal.append("a", 7)
                 with pytest.raises(UsageError, match=r"Journal.erase does not exist"):
                     await journal.erase("a")
-                with pytest.raises(OutcomeUnknownError, match="has digest"):
-                    await client.service(Ledger).append("a", "x", timeout_s=1.5)
+                positions = (await journal.append("a", "again")).positions
+                with pytest.raises(UsageError, match=r"append: .* refuses: the caller's service has digest"):
+                    await client.service(Ledger).append("a", "x")
+                [(group, position)] = positions.items()
+                assert (await journal.append("a", "more")).positions == {group: position + 1}, "nothing was ordered"
                 assert len(north.service.executor.results_of(1)) == 0
             south_service = south.service
             assert south_service is not None
             lines = north.service.executor.service.lines + south_service.executor.service.lines  # type: ignore[attr-defined]
-            assert len(lines) == 1502, "the line of the other service was executed"
+            assert len(lines) == 1504, "the line of the other service was executed"
 
     run(main(), 30)
 
@@ -244,8 +247,8 @@ def test_replicas_without_a_service_say_so(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with amcast.run_replica(cluster, "north/1"), connect(cluster) as client:
-            with pytest.raises(OutcomeUnknownError, match="runs no service; expected nodes that were started with"):
-                await client.service(Journal).append("a", "x", timeout_s=1)
+            with pytest.raises(UsageError, match="runs no service; expected nodes that were started with"):
+                await client.service(Journal).append("a", "x")
 
     run(main(), 30)
 

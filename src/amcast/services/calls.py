@@ -25,6 +25,8 @@ from amcast.services.messages import (
     find_key_session,
 )
 
+SAME_CLASS: Final = "expected the same class on both sides"
+"""The end of the refusal of a replica that runs another service than the caller's, or none."""
 WINDOW: Final = 1024
 """Calls of a session from the oldest unanswered one on."""
 

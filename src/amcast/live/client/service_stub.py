@@ -16,6 +16,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from amcast.kernel.errors import CannotTellError, Error, UsageError
@@ -32,7 +33,7 @@ from amcast.live.rpc.messages import (
     ServiceResults,
     WatchCall,
 )
-from amcast.services.calls import WINDOW, Call, CallSession, Outcome, Reading
+from amcast.services.calls import SAME_CLASS, WINDOW, Call, CallSession, Outcome, Reading
 from amcast.services.declaration import Description, Service, describe_service
 from amcast.services.errors import OutcomeUnknownError, ReadRefusedError
 from amcast.services.messages import CommandId, Consistency, Query, ReadAnswer, Result
@@ -92,6 +93,11 @@ class ResultStream:
         self._connected = asyncio.Event()
         self._answers: dict[int, asyncio.Future[ReadAnswer]] = {}
         self._places = asyncio.Semaphore(WINDOW)
+        self._differing: set[ProcessId] = set()
+        self.checked = asyncio.Event()
+        """Set when a replica has accepted the caller's class, or most of them have refused it."""
+        self.difference = ""
+        """Why they have."""
         self.source: ProcessId = -1
         """The replica that it reads from."""
         self.refusal = ""
@@ -112,6 +118,11 @@ class ResultStream:
                 await self._read(self._call)
             except NoAnswerError as error:
                 self.refusal = str(error)
+                if self.refusal.endswith(SAME_CLASS):
+                    self._differing.add(self.source)
+                    if 2 * len(self._differing) > len(members):
+                        self.difference = self.refusal
+                        self.checked.set()
             finally:
                 self._hang_up()
             await asyncio.sleep(RETRY_S)
@@ -139,6 +150,9 @@ class ResultStream:
                 followed = True
             if self._ready is None:
                 self._ready = call
+                self._differing.clear()
+                self.difference = ""
+                self.checked.set()
                 self._connected.set()
                 for watched in self._watched.values():
                     call.send(watched)
@@ -300,8 +314,9 @@ class ServiceStub:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls.setdefault(call.command.id, []).append((call, done))
         try:
+            await self._check_class(call, timeout_s)
             receipt = await self._client.post(call.destinations, call.payload)
-        except Error:
+        except BaseException:
             self._forget(call)  # it was never sent
             raise
         for group in call.destinations:
@@ -320,6 +335,18 @@ class ServiceStub:
         except TimeoutError:
             raise OutcomeUnknownError(self._describe_unanswered(call, timeout_s, receipt.done())) from None
         return call.make_outcome()
+
+    async def _check_class(self, call: Call, timeout_s: float) -> None:
+        """Refuses a call of another class than that of the replicas, before anything is ordered. A group that does not
+        answer soon is not waited for: its replicas refuse the command."""
+        streams = [self._follow(self._ids[group]) for group in call.destinations]
+        for stream in streams:
+            if not stream.checked.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(timeout_s, SILENCE_S)):
+                        await stream.checked.wait()
+            if stream.difference:
+                raise UsageError(f"{call.operation.name}: {stream.difference}")
 
     async def _wait_for_room(self, name: str, timeout_s: float) -> None:
         """Waits while the session has as many open calls as it may: this is the backpressure."""

@@ -62,7 +62,7 @@ from amcast.live.storage.cursors import Cursors
 from amcast.live.storage.state_files import StateFile
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.quotas import ClientQuotas
-from amcast.services.calls import WINDOW
+from amcast.services.calls import SAME_CLASS, WINDOW
 from amcast.services.messages import Query, ReadAnswer, Result, digest_call
 from amcast.storage.client_ids import ClientIdAllocator
 
@@ -430,13 +430,15 @@ class RpcServer:
     async def _handle_follow_results(self, peer: RpcConnection, request: FollowResults) -> None:
         service = self._service
         if service is None:
-            raise RefusedError(f"process {self._me} runs no service; expected nodes that were started with --service")
+            raise RefusedError(
+                f"process {self._me} runs no service; expected nodes that were started with --service: {SAME_CLASS}"
+            )
         if self._permissions is not None:
             self._permissions.check_caller(peer.connection.subject(), self._group)
         if request.digest != service.digest:
             raise RefusedError(
                 f"the caller's service has digest {request.digest}, that of process {self._me} {service.digest};"
-                f" expected the same class on both sides"
+                f" {SAME_CLASS}"
             )
         follower = service.follow(request.session)
         requests = ServiceRequests(service, peer.connection, self._refusal, self._permissions)

@@ -66,6 +66,15 @@ def test_wrong_arguments_are_named_before_anything_is_ordered(arguments: tuple[A
         CallSession(describe_service(Notes), GROUPS, 1).make("write", arguments, {}, 0)
 
 
+def test_an_argument_of_a_command_line_that_is_not_of_its_type_is_named() -> None:
+    write = describe_service(Notes).find("write")
+    assert write.parse(["ann", '["a"]']) == ["ann", ["a"]]
+    with pytest.raises(UsageError, match=r"tags = 'much': not JSON, .*; expected write"):
+        write.parse(["ann", "much"])
+    with pytest.raises(UsageError, match="tags = '5': Expected `array`, got `int`; expected write"):
+        write.parse(["ann", "5"])
+
+
 def test_unknown_commands_are_named() -> None:
     with pytest.raises(UsageError, match=r"Notes.erase does not exist; expected one of: read, write"):
         describe_service(Notes).find("erase")

@@ -173,7 +173,9 @@ class Operation:
                 values.append(text if hints[name] is str else msgspec.json.decode(text, type=hints[name]))
             except msgspec.MsgspecError as error:
                 shown = f"{self.name}{self.show_signature()}"
-                raise UsageError(f"{self.name}: {name} = {text!r}: {describe_error(error)}; expected {shown}") from None
+                is_typed = isinstance(error, msgspec.ValidationError)
+                why = describe_error(error) if is_typed else "not JSON, which types other than str are written in"
+                raise UsageError(f"{self.name}: {name} = {text!r}: {why}; expected {shown}") from None
         return values
 
     def show_signature(self) -> str:

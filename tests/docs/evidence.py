@@ -170,13 +170,21 @@ def _render_mutation() -> list[str]:
     found = [one for one in judged if one["found_by"]]
     by_operator = Counter(one["id"].split(":")[2] for one in judged)
     by_operator_found = Counter(one["id"].split(":")[2] for one in found)
+    by_judge = Counter(one["found_by"] for one in found)
+    missed = Counter(one["searched"] for one in judged if not one["found_by"])
+    reached = ", ".join(f"{count} within {seeds:,}" for seeds, count in sorted(missed.items()))
+    rest = data["sample"] - len(findings)
     return [
         *_wrap(
             f"`python -m tests.mutation --seeds {data['seeds']} --results docs/evidence/mutation.json`:"
-            f" {len(findings)} mutants of a sample of {data['sample']} (the others have not been planted yet; the order"
-            " is that of a hash), of which"
-            f" {len(findings) - len(judged)} exempt (`tests/mutation/exemptions.toml`), **{len(found)} of {len(judged)}"
-            f" found** within {data['seeds']:,} seeds each; the goal is 95 % within 1,000."
+            f" {len(findings)} mutants of a sample of {data['sample']}"
+            + (" (the others have not been planted yet; the order is that of a hash)" if rest else "")
+            + f", of which {len(findings) - len(judged)} exempt (`tests/mutation/exemptions.toml`),"
+            f" **{len(found)} of {len(judged)} found**: {by_judge['fuzz'] + by_judge['hang']} by fuzzing alone"
+            f" ({by_judge['hang']} of them because a run does not end), {by_judge['tests']} by tests of their package"
+            " where the first 60 seeds did not find them."
+            + (f" Not found yet within the seeds that were tried: {reached}." if missed else "")
+            + " The goal is 95 % by fuzzing within 1,000 seeds."
         ),
         "",
         *_table(
@@ -197,12 +205,13 @@ def _render_gate() -> list[str]:
     missed = [one for one in findings if one["seed"] < 0]
     median = found[len(found) // 2]["seed"] if found else 0
     late = found[len(found) * 9 // 10]["seed"] if found else 0
+    rest = data["bugs"] - len(findings)
     return [
         *_wrap(
             "Well-known bugs, each planted into one module and looked for by `amcast fuzz` alone, up to 2,000 seeds"
             " (`python -m tests.mutants.gate --results docs/evidence/gate.json`):"
-            f" **{len(found)} of {len(findings)} found**, half of them by seed {median}, 90 % by seed {late};"
-            f" for {data['bugs'] - len(findings)} of the {data['bugs']} bugs the search has not ended."
+            f" **{len(found)} of {len(findings)} found**, half of them by seed {median}, 90 % by seed {late}"
+            + (f"; for {rest} of the {data['bugs']} bugs the search has not ended." if rest else ".")
         ),
         "",
         *_table(

@@ -104,9 +104,19 @@ def _with_replay_path(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**row, "replay": (row["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")}
 
 
+def _parse_out(text: str) -> Path:
+    """The local folder that `--out` names. A URI would be taken for a folder of that name, and is refused."""
+    if "://" in text:
+        raise typer.BadParameter("expected a local folder; results are not written to object stores")
+    return Path(text)
+
+
 def measure(
     folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep.")],
-    target: Annotated[Path | None, typer.Option("--out", help="Where tables go; default: DIR/measures.")] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--out", parser=_parse_out, metavar="DIR", help="Where tables go; default: DIR/measures."),
+    ] = None,
     master: MasterOption = None,
     keep_edges: EdgesOption = False,
     order: OrderOption = None,
@@ -134,7 +144,10 @@ def measure(
 
 def report(
     folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep.")],
-    target: Annotated[Path | None, typer.Option("--out", help="Where report.html goes; default: DIR.")] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--out", parser=_parse_out, metavar="DIR", help="Where report.html goes; default: DIR."),
+    ] = None,
     master: MasterOption = None,
     keep_edges: EdgesOption = False,
     order: OrderOption = None,
@@ -176,7 +189,9 @@ def report(
 
 def compact(
     folder: Annotated[str, typer.Argument(help="A finished run folder, or its URI.")],
-    target: Annotated[Path, typer.Option("--out", help="The folder of the copy, new or empty.")],
+    target: Annotated[
+        Path, typer.Option("--out", parser=_parse_out, metavar="DIR", help="The folder of the copy, new or empty.")
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Copy a run into few files: the same rows, deliveries laid out by process, as checks read them fastest.

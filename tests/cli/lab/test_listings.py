@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from amcast.cli.lab import simulate
 from amcast.cli.main import run
+from amcast.protocols.catalogue import CATALOGUE
 
 
 def test_environments_and_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,3 +34,19 @@ def test_delays_take_options_of_the_protocol(capsys: pytest.CaptureFixture[str])
 def test_wrong_options_are_refused(option: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["delays", "fastcast", "--option", option]) == 64
     assert expected in capsys.readouterr().err
+
+
+def test_protocols_are_listed_with_each_unit_of_delays_in_its_own_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables: list[tuple[tuple[str, ...], list[tuple[object, ...]]]] = []
+    monkeypatch.setattr(simulate, "print_table", lambda names, rows: tables.append((names, rows)))
+    assert run(["protocols"]) == 0
+    ((names, rows),) = tables
+    message, between = names.index("message delays"), names.index("inter-group delays")
+    delays = {row[0]: (row[message], row[between]) for row in rows}
+    for spec in CATALOGUE.values():
+        in_messages, between_groups = delays[spec.name]
+        assert (in_messages is None) == (spec.claims.world != "unit")
+        assert (between_groups is None) == (spec.claims.world == "unit")
+    assert {spec.claims.world for spec in CATALOGUE.values()} > {"unit"}

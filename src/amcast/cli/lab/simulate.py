@@ -76,7 +76,7 @@ def protocols(json: JsonFlag = False) -> None:
         (
             spec.name,
             spec.claims.genuine,
-            spec.claims.delays("max", 2, 1 if spec.claims.single_replica else 3),
+            *_claimed_delays(spec),
             "1" if spec.claims.single_replica else "2f+1",
             _survives(spec),
             "yes" if spec.claims.members else "no",
@@ -85,10 +85,18 @@ def protocols(json: JsonFlag = False) -> None:
         )
         for spec in specs
     ]
-    names = ("name", "genuine", "delays", "replicas", "survives", "members change", "real time", "in one line")
+    counted = ("message delays", "inter-group delays")
+    names = ("name", "genuine", *counted, "replicas", "survives", "members change", "real time", "in one line")
     print_table(names, rows)
-    out.print("delays: of a lone multicast to 2 groups; survives delays: pauses, slowness, partitions, losses, skew")
+    out.print("delays: of a lone multicast to 2 groups, in the unit that is claimed")
+    out.print("survives delays: pauses, slowness, partitions, losses, skew")
     out.print("real time: what is answered stays before what is multicast later, over all groups (P9)")
+
+
+def _claimed_delays(spec: Spec) -> tuple[int | None, int | None]:
+    """The claimed delays to 2 groups as message delays or as inter-group delays; the other one is None."""
+    claimed = spec.claims.delays("max", 2, 1 if spec.claims.single_replica else 3)
+    return (claimed, None) if spec.claims.world == "unit" else (None, claimed)
 
 
 def _survives(spec: Spec) -> str:

@@ -459,3 +459,13 @@ def test_restored_log_retains_the_values_that_the_original_retains() -> None:
         group.run()
     assert restored.paxos.log.floor == 0
     assert group.up[1].paxos.log.floor > 0, "another member, which retains nothing, has truncated its log"
+
+
+def test_checkpoint_of_a_member_that_retains_more_fills_what_an_earlier_one_left_out() -> None:
+    values = [value_of(number) for number in range(6)]
+    log = LogOwner(2).paxos.log
+    log.retain_from = 0
+    assert log.install(5, b"five", 4, (values[4],)) == [(5, b"five")]
+    assert log.install(6, b"six", 2, tuple(values[2:])) == [(6, b"six")]
+    assert log.retained_values() == (2, tuple(values[2:]))
+    assert not log.is_behind()

@@ -43,8 +43,11 @@ class Log:
 
     def decide(self, instance: int, value: Value) -> None:
         if instance >= self.decided_until:
-            known = self._decided.setdefault(instance, value)
-            assert known == value, f"instance {instance} of process {self.owner.me}: {known} and {value} were decided"
+            self._add(instance, value)
+
+    def _add(self, instance: int, value: Value) -> None:
+        known = self._decided.setdefault(instance, value)
+        assert known == value, f"instance {instance} of process {self.owner.me}: {known} and {value} were decided"
 
     def collect_ready(self) -> Decided:
         """Advances over the decided values that follow without a gap, and returns them."""
@@ -97,11 +100,15 @@ class Log:
         return ready
 
     def install(self, end: int, checkpoint: bytes, floor: int, values: tuple[Value, ...]) -> Decided:
-        """Adopts a checkpoint that is ahead of this log, and values from `floor` on that may go beyond it."""
+        """Adopts a checkpoint that is ahead of this log, and values from `floor` on that may go beyond it.
+
+        Values below `decided_until` are kept, too: this log may have truncated them under an earlier checkpoint, from a
+        member that retains fewer.
+        """
         if end <= self.decided_until:
             return []
         for instance, value in enumerate(values, floor):
-            self.decide(instance, value)
+            self._add(instance, value)
         self.checkpoint_end = self.decided_until = end
         self.floor = floor
         self.checkpoint = checkpoint

@@ -185,6 +185,7 @@ def _render_mutation() -> list[str]:
             " where the first 60 seeds did not find them."
             + (f" Not found yet within the seeds that were tried: {reached}." if missed else "")
             + " The goal is 95 % by fuzzing within 1,000 seeds."
+            f" The digest of the searched source is {data['source']}."
         ),
         "",
         *_table(
@@ -212,6 +213,7 @@ def _render_gate() -> list[str]:
             " (`python -m tests.mutants.gate --results docs/evidence/gate.json`):"
             f" **{len(found)} of {len(findings)} found**, half of them by seed {median}, 90 % by seed {late}"
             + (f"; for {rest} of the {data['bugs']} bugs the search has not ended." if rest else ".")
+            + f" The digest of the searched source is {data['source']}."
         ),
         "",
         *_table(

@@ -15,7 +15,6 @@ from amcast.live.client.client import Client
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
-from amcast.live.security.permissions import FIRST_CLIENT_ID
 from amcast.trace.meta import Meta, RunClaims
 from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -23,6 +22,7 @@ from tests.live.cluster import run
 
 GROUPS: Mapping[str, int] = {"orders": 3, "stock": 3}
 DESTINATIONS = (("orders", "stock"), ("orders",), ("stock",))
+CLIENTS = (100, 101)
 CAMPAIGN = "AMCAST_CAMPAIGN" in os.environ
 """Longer scenarios and every protocol: `make campaign` sets it."""
 EVERYBODY = tuple(f"{group}/{place}" for group in GROUPS for place in (1, 2, 3))
@@ -118,14 +118,14 @@ def staged(
     found = judged(cluster, scenes[0])
     if reads_all:
         rows = delivered_in_orders(found)
-        assert len(scenes[0].read) + len(changes_in(rows)) == 1 + max(position for _, position, _ in rows)
+        assert len(scenes[0].read) + len(hidden_positions(rows)) == 1 + max(position for _, position, _ in rows)
     return found
 
 
 async def _played(scene: Scene, play: Play, recorder: FolderRecorder, around: AbstractAsyncContextManager[Any]) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(around)
-        clients = [connect(scene.cluster, me=me, recorder=recorder, connect_s=60) for me in (100, 101)]
+        clients = [connect(scene.cluster, me=me, recorder=recorder, connect_s=60) for me in CLIENTS]
         one, two = [await stack.enter_async_context(client) for client in clients]
         tasks = [asyncio.create_task(scene.use(client, n)) for client in (one, two) for n in range(6)]
         following = asyncio.create_task(scene.follow())
@@ -155,16 +155,17 @@ def judged(cluster: Cluster, scene: Scene) -> Run:
     rows = delivered_in_orders(found)
     message_at = {position: message for _, position, message in rows}
     assert len(message_at) > 10  # batches, each of up to a dozen messages
-    hidden = changes_in(rows)
+    hidden = hidden_positions(rows)
     last = scene.read[-1][0] if scene.read else -1
     assert [position for position, _ in scene.read] == [place for place in range(last + 1) if place not in hidden]
     assert [message_at[position] for position, _ in scene.read] == [message for _, message in scene.read]
     return found
 
 
-def changes_in(rows: list[tuple[int, int, int]]) -> set[int]:
-    """The positions of changes of members, which readers do not see; the clients of a scene have small process ids."""
-    return {position for _, position, message in rows if sender_of(message) >= FIRST_CLIENT_ID}
+def hidden_positions(rows: list[tuple[int, int, int]]) -> set[int]:
+    """The positions that readers do not see: those of changes of members, and of markers of replicas that lost their
+    memory. Everything that readers see is multicast by the clients of the scene."""
+    return {position for _, position, message in rows if sender_of(message) not in CLIENTS}
 
 
 def delivered_in_orders(found: Run) -> list[tuple[int, int, int]]:

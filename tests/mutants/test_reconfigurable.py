@@ -10,12 +10,13 @@ from amcast.kernel.ids import GroupId, ProcessId
 from amcast.lab import runs
 from amcast.lab.failure_scripts import make_script
 from amcast.parts.membership.configuration import ConfigurationInstance
+from amcast.parts.membership.memory_doubt import MemoryDoubt
 from amcast.parts.membership.messages import ConfigurationInfo
-from amcast.parts.membership.peer_configurations import PeerConfigurations
 from amcast.parts.membership.reconfigurable import REPORT, Reconfigurable
 from amcast.parts.node.node import Node
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.simulation.inputs.plan import parse_plan
+from amcast.simulation.monitors.monitors import Monitors
 from amcast.simulation.schedulers.replay import replay
 from amcast.simulation.schedulers.shrink import shrink
 from amcast.simulation.simulate import Simulation
@@ -64,7 +65,7 @@ def test_bodies_that_come_early_to_groups_of_one_are_resent() -> None:
 
 
 ROOT, OTHERS = (0, 1, 2), (3, 4, 5, 6, 7, 8)
-PlanEvent = tuple[int, dict[str, object]]
+PlanEvent = tuple[float, dict[str, object]]
 """The millisecond, and what happens then."""
 
 
@@ -220,6 +221,49 @@ STARTED_AGAIN: tuple[PlanEvent, ...] = (
 )
 
 
+FORGOTTEN_LEAD: tuple[PlanEvent, ...] = (
+    (10, {"do": "change", "group": 1, "add": 20}),
+    (13.5, {"do": "block", "pairs": _links_between((0, 3, 4, 5), (1, 2))}),
+    (40, {"do": "crash", "process": 0}),
+    (41, {"do": "heal"}),
+    (41.5, {"do": "recover", "process": 0, "amnesia": True}),
+)
+"""Process 0 leads group 0 into configuration 1, which the other members of its group do not reach, and tells group 1
+its timestamps. Then it loses its memory, comes back through configuration 0, and leads its group into configuration 1
+once more, in the same ballot."""
+
+
+def _run_forgotten_lead(seed: int) -> tuple[Simulation, list[str]]:
+    """Runs White-Box to the end, with the rules of what its processes say."""
+    values = {
+        "protocol": "whitebox",
+        "seed": seed,
+        "topology": {"groups": 2, "replicas": 3, "clients": 3},
+        "workload": {"messages": 40, "outstanding": 3, "destinations": [1, 2]},
+        "nodes": True,
+        "faults": {"events": [{"at_ns": int(at * MS), **event} for at, event in FORGOTTEN_LEAD]},
+    }
+    prepared = runs.prepare_run(parse_plan(values))
+    assert prepared.monitoring is not None
+    simulation = Simulation(prepared.make_setup(), Recorder(), keeps_history=True)
+    simulation.world.monitors = Monitors(prepared.monitoring, simulation.world)
+    return simulation, simulation.run().violations
+
+
+def test_member_that_led_a_configuration_before_it_lost_its_memory_does_not_lead_it_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds = range(3)
+    for seed in seeds:
+        simulation, violations = _run_forgotten_lead(seed)
+        assert not violations, f"seed {seed}: {violations[0]}"
+        assert _is_all_delivered(simulation)
+        assert simulation.world.note_counts["remembered"] == 1, "process 0 is in doubt for ever"
+    monkeypatch.setattr(MemoryDoubt, "is_ended_by", lambda self, instance: True)
+    stories = [violation for seed in seeds for violation in _run_forgotten_lead(seed)[1]]
+    assert any("breaks the rule 'one value'" in story for story in stories), stories
+
+
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -259,10 +303,6 @@ def _miss_a_skipped_barrier(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reconfigurable, "_detect_skipped_barrier", lambda self, instance, effects: None)
 
 
-def _start_as_if_memory_was_intact(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PeerConfigurations, "may_have_voted_in", lambda self, configuration, topology, group: False)
-
-
 @pytest.mark.parametrize(
     ("name", "faults", "first", "plant"),
     [
@@ -272,7 +312,6 @@ def _start_as_if_memory_was_intact(patch: pytest.MonkeyPatch) -> None:
         ("treecast", "none", 0, _never_check_earlier_deliveries),
         ("skeen", "none", 0, _drop_old_instances_at_once),
         ("primcast", LAGGING, 303, _miss_a_skipped_barrier),
-        ("primcast", "amnesia+leaders", 1, _start_as_if_memory_was_intact),
     ],
 )
 def test_mutant_is_detected(name: str, faults: str, first: int, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,10 @@
 
 A change is an ordinary message to all groups whose payload is the next topology: the configuration after the current
 one, in which one group has one member more or one member fewer. Several members are changed one at a time.
+
+A marker is a message that a process without memory multicasts to its own group: a message that nobody can have
+delivered before the memory was lost (`parts/membership/memory_doubt.py`). Its payload is that of a change without a
+topology. It takes a position, like a change, and is delivered to no application.
 """
 
 from typing import Any, Final
@@ -9,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from amcast.kernel.errors import UsageError
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Endpoint, Topology
 
@@ -114,7 +118,17 @@ def encode_change(topology: Topology) -> bytes:
 
 
 def is_change(message: Message) -> bool:
+    """Whether a message concerns the membership, and not the application: a change, valid or not, or a marker."""
     return message.payload[:_PREFIX_BYTES] == CHANGE_PREFIX
+
+
+def make_marker(process: ProcessId, group: GroupId, incarnation: int) -> Message:
+    """The marker of a process that lost its memory before an incarnation. Each loss has its own."""
+    return Message(message_id(process, incarnation), process, (group,), CHANGE_PREFIX)
+
+
+def is_marker(message: Message) -> bool:
+    return message.payload == CHANGE_PREFIX
 
 
 def parse_change(current: Topology, message: Message) -> Topology | None:

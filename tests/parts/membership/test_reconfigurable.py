@@ -9,7 +9,7 @@ import pytest
 from amcast.assembly import assemble_simulation
 from amcast.check.judge import judge
 from amcast.kernel.effects import Effect, Note, Persist, Send
-from amcast.kernel.events import Event, LinkReset, Receive, Started, Timer
+from amcast.kernel.events import Event, LinkReset, Receive, Started, Submit, Timer
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message, Record, Request
 from amcast.kernel.reconfiguration import change_topology, encode_topology, make_change_message
@@ -309,3 +309,9 @@ def test_restart_in_a_later_configuration_names_its_position_among_all() -> None
     effects = member.step([Started((record,), 1)], 0)
     assert Note("resumed", None, 7.0) in effects
     assert member.position == 7
+
+
+def test_removed_member_drops_multicasts_of_its_own_user() -> None:
+    removed, _ = removed_member()
+    message = Message(message_id(0, 0), 0, (0, 1))
+    assert not [effect for effect in removed.step([Submit(message)], 1) if isinstance(effect, Send)]

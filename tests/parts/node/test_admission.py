@@ -17,6 +17,7 @@ from amcast.parts.membership.messages import ConfigurationRecord, ConfigurationS
 from amcast.parts.membership.reconfigurable import build_reconfigurable_spec
 from amcast.parts.node import admission
 from amcast.parts.node.admission import GRACE_TIMER, RETRY_TIMER
+from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER
 from amcast.parts.node.messages import (
     AdmissionConfig,
     AdmissionReply,
@@ -257,6 +258,31 @@ def test_server_that_missed_a_replacement_does_not_keep_the_new_folder_out() -> 
     scene.run()
     assert scene.standing(1) == "admitted"
     assert scene.restarts == []
+
+
+def test_server_that_missed_a_replacement_does_not_keep_an_older_copy_from_being_readmitted() -> None:
+    """All members remember more of the folder than its older copy has; process 0 remembers the folder before it."""
+    scene = Scene((3, 3))
+    scene.boot()
+    scene.stop(0)
+    scene.stop(4)
+    scene.start(4, folder=55, incarnation=16, condition="lost", admitted=False, peers=())
+    scene.run()
+    scene.expire_grace(4)
+    assert scene.standing(4) == "admitted"
+    old = scene.folders[4]
+    scene.stop(4)
+    scene.start(4)
+    scene.run()
+    scene.expire_grace(4)
+    scene.stop(4)
+    scene.folders[4] = old
+    scene.start(0)
+    scene.run()
+    scene.start(4, incarnation=18)
+    scene.run()
+    scene.expire_grace(4)
+    assert {process for process, _ in scene.restarts} == {4}, "it starts again without records"
 
 
 def test_process_that_joined_before_a_replacement_does_not_keep_the_new_folder_out() -> None:
@@ -591,3 +617,28 @@ def test_admission_is_noted() -> None:
     node = Node(Mute(0, scene.topology), scene.config)
     effects = node.step((Started((), 0, FolderState(7, 0, start=1, condition="fresh")),), 0)
     assert Note("admitted", None, 0.0) in effects
+
+
+def test_new_folder_waits_for_members_of_its_own_group() -> None:
+    """Those of other groups that take part prove nothing: they need not have known an earlier folder."""
+    scene = Scene((3, 3))
+    for process in (3, 4, 5):
+        scene.start(process)
+    scene.run()
+    for process in (3, 4, 5):
+        scene.expire_grace(process)
+    scene.start(0)
+    scene.run()
+    scene.expire_grace(0)
+    assert [scene.standing(process) for process in (3, 4, 5)] == ["admitted"] * 3
+    assert scene.started(0) == []
+
+
+def test_counts_that_heartbeats_state_become_durable_with_the_own_heartbeat() -> None:
+    scene = Scene()
+    scene.config = NodeConfig(admission=AdmissionConfig())
+    scene.boot()
+    scene.step(2, Receive(1, Heartbeat(0, 0, 9)))
+    effects = scene.nodes[2].step((Timer(HEARTBEAT_TIMER),), 10**12)
+    written = [effect.peers for effect in effects if isinstance(effect, Remember)]
+    assert [folder.records for peers in written for folder in peers if folder.process == 1] == [9]

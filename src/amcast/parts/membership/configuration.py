@@ -12,6 +12,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.membership.messages import (
     ConfigurationRecord,
     ConfigurationStart,
+    DoubtEnded,
     InstanceRecord,
     InstanceState,
     JoinRecord,
@@ -30,16 +31,14 @@ TIMER_PREFIX: Final = "#"
 class ConfigurationInstance:
     """The protocol's process in one configuration, with what reconfiguration must know about it."""
 
-    def __init__(
-        self, start: ConfigurationStart, topology: Topology, process: Process | None, incarnation: int
-    ) -> None:
+    def __init__(self, start: ConfigurationStart, topology: Topology, process: Process | None, doubt: int) -> None:
         self.start = start
         self.configuration = start.configuration
         self.topology = topology
         self.process = process
         """None where this process is not a member of its group."""
-        self.incarnation = incarnation
-        """The incarnation in which the instance was started after a loss of memory; 0 if memory was intact."""
+        self.doubt = doubt
+        """Above 0: the instance was started as one without memory, which was lost before this incarnation."""
         self.earlier_deliveries = DeliveredSet()
         """The messages that the group delivered in earlier configurations."""
         self.earlier_deliveries.restore(start.delivered)
@@ -95,7 +94,7 @@ class ConfigurationInstance:
     def snapshot(self) -> InstanceState:
         return InstanceState(
             self.start,
-            self.incarnation,
+            self.doubt,
             None if self.process is None else self.process.snapshot(),
             self.has_skipped_barrier,
             self.barrier,
@@ -107,7 +106,7 @@ class ConfigurationInstance:
     def from_state(cls, state: InstanceState, me: ProcessId, make_process: ProcessFactory) -> "ConfigurationInstance":
         topology = decode_topology(state.start.topology)
         process = None if state.process is None else make_process(me, topology)
-        instance = cls(state.start, topology, process, state.incarnation)
+        instance = cls(state.start, topology, process, state.doubt)
         if process is not None and state.process is not None:
             process.restore(state.process)
         if instance.own_deliveries is not None and state.own_deliveries is not None:
@@ -133,7 +132,7 @@ class _RecordedConfigurations:
         match record:
             case ConfigurationRecord():
                 self.started[record.start.configuration] = record
-            case InstanceRecord(configuration, replaces, inner, start):
+            case InstanceRecord(configuration, replaces, inner, start, _):
                 if start is not None:
                     self.started, self.inner = {configuration: ConfigurationRecord(start, b"", 0)}, {}
                 if replaces:
@@ -141,7 +140,7 @@ class _RecordedConfigurations:
                 self.inner.setdefault(configuration, []).append(inner)
             case SkippedBarrier(configuration):
                 self.skipped.add(configuration)
-            case JoinRecord():
+            case JoinRecord() | DoubtEnded():
                 pass
             case _:
                 self.inner.setdefault(0, []).append(record)
@@ -183,8 +182,8 @@ def recover_instances(
             continue
         begun = recorded.started.get(configuration)
         # An instance that ran and left no record was waiting for its admission after a loss of memory.
-        forgot = incarnation if configuration in lost else 0 if begun is None else begun.incarnation
-        instance = _reopen_instance(start, recorded.inner.get(configuration, []), incarnation, forgot, me, make_process)
+        doubt = incarnation if configuration in lost else 0 if begun is None else begun.doubt
+        instance = _reopen_instance(start, recorded.inner.get(configuration, []), incarnation, doubt, me, make_process)
         instance.has_skipped_barrier = configuration in recorded.skipped
         instances.append(instance)
     return instances
@@ -194,7 +193,7 @@ def _reopen_instance(
     start: ConfigurationStart,
     records: list[Record],
     incarnation: int,
-    amnesia_incarnation: int,
+    doubt: int,
     me: ProcessId,
     make_process: ProcessFactory,
 ) -> ConfigurationInstance:
@@ -202,6 +201,6 @@ def _reopen_instance(
     the first incarnation."""
     topology = decode_topology(start.topology)
     process = None if topology.group_of(me) is None else make_process(me, topology)
-    instance = ConfigurationInstance(start, topology, process, amnesia_incarnation)
-    instance.inbox.append(Started(tuple(records), incarnation if records or amnesia_incarnation else 0))
+    instance = ConfigurationInstance(start, topology, process, doubt)
+    instance.inbox.append(Started(tuple(records), incarnation if records or doubt else 0))
     return instance

@@ -89,12 +89,19 @@ class ConfigurationRecord(Record, frozen=True):
     start: ConfigurationStart
     before: bytes
     """The topology of the previous configuration; empty if the process had none."""
-    incarnation: int
-    """The incarnation in which the instance was started after a loss of memory; 0 if memory was intact."""
+    doubt: int
+    """Above 0: the instance was started in doubt, after memory was lost before this incarnation, as one without memory.
+    """
 
 
 class JoinRecord(Record, frozen=True):
     """The process is new and waits for its configuration. A restart that finds this record has lost no memory."""
+
+
+class DoubtEnded(Record, frozen=True):
+    """The group has delivered the marker of the process in this configuration: no earlier life started a later one."""
+
+    configuration: int
 
 
 class SkippedBarrier(Record, frozen=True):
@@ -113,13 +120,16 @@ class InstanceRecord(Record, frozen=True):
     record: Any
     start: ConfigurationStart | None = None
     """Set if this record alone is enough for a restart: no instance of an earlier configuration remains."""
+    doubt: int = 0
+    """The incarnation before which memory was lost, while the process is in doubt. Every record of an instance says
+    it then, because it may be the only one that remains."""
 
 
 class InstanceState(State, frozen=True):
     """The snapshot of one instance."""
 
     start: ConfigurationStart
-    incarnation: int
+    doubt: int
     process: State | None
     skipped_barrier: bool
     barrier: int
@@ -131,11 +141,11 @@ class ReconfigurableState(State, frozen=True):
     """The snapshot of a `Reconfigurable`."""
 
     position: int
-    amnesia_incarnation: int
+    incarnation: int
+    doubt: int
     instances: tuple[InstanceState, ...]
     """Oldest first; none at a process that joins and does not know its configuration."""
     reached: tuple[tuple[ProcessId, int], ...]
-    reported: tuple[tuple[ProcessId, int], ...]
     newest: tuple[int, bytes]
     early: tuple[tuple[ProcessId, int, Body, int], ...]
     dropped: tuple[tuple[ProcessId, int], ...]
@@ -180,6 +190,7 @@ def make_record_type(records: tuple[type[Record], ...]) -> type[InstanceRecord]:
             ("replaces", bool),
             ("record", Union[records]),  # noqa: UP007
             ("start", ConfigurationStart | None, None),
+            ("doubt", int, 0),
         ],
         bases=(InstanceRecord,),
         frozen=True,

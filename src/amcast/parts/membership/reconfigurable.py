@@ -27,8 +27,8 @@ earlier instance runs on until a majority of every group of a later configuratio
 every member that lags behind finds another that knows the start of a later configuration. A new member starts with
 the others, at the beginning of a configuration.
 
-A process without memory does not know in which configurations it has voted. It first asks the members of its group for
-theirs, and starts as a process without memory every configuration that they may have started before it came back.
+A process without memory does not know in which configurations it took part. It starts every configuration as a process
+without memory, until its group has delivered a message that is newer than the loss (`memory_doubt.py` has the proof).
 
 A client may request a message that an earlier configuration has delivered, and that must not be ordered again. A
 destination knows what its group delivered. A contact outside the destinations asks one of them (CheckDelivered), unless
@@ -46,7 +46,14 @@ from amcast.kernel.events import Event, Leader, LinkReset, PeerDown, Receive, St
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Accepted, Process
-from amcast.kernel.reconfiguration import CHANGE_PREFIX, decode_topology, encode_topology, is_change, parse_change
+from amcast.kernel.reconfiguration import (
+    CHANGE_PREFIX,
+    decode_topology,
+    encode_topology,
+    is_change,
+    is_marker,
+    parse_change,
+)
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import ConfigurationStarted
@@ -58,6 +65,7 @@ from amcast.parts.membership.configuration import (
     recover_instances,
 )
 from amcast.parts.membership.early_bodies import NEXT_CONFIGURATION, EarlyBodies
+from amcast.parts.membership.memory_doubt import MemoryDoubt
 from amcast.parts.membership.messages import (
     MEMBERSHIP_BODIES,
     CheckDelivered,
@@ -65,6 +73,7 @@ from amcast.parts.membership.messages import (
     ConfigurationInfo,
     ConfigurationRecord,
     ConfigurationStart,
+    DoubtEnded,
     FindConfiguration,
     JoinRecord,
     ReconfigurableConfig,
@@ -121,8 +130,8 @@ class Reconfigurable(Process):
         """The oracle's latest suggestion for each group."""
         self._groups_up: dict[GroupId, bool] = {}
         """The oracle's latest opinion of each group as a whole."""
-        self._amnesia_incarnation = 0
-        """The incarnation that began without memory; 0 if memory is intact."""
+        self._incarnation = 0
+        self._doubt = MemoryDoubt(me)
         self._offers: dict[int, tuple[ProcessId, ConfigurationInfo]] = {}
         """By later configuration: its start, and the member that sent it ahead."""
         self._first_needed = 0
@@ -148,6 +157,11 @@ class Reconfigurable(Process):
     def has_old_instances(self) -> bool:
         """Whether an instance of an earlier configuration still runs."""
         return len(self._instances) > 1
+
+    def is_server(self, process: ProcessId) -> bool:
+        """Whether a process is a member in a configuration that still runs here."""
+        topologies = [self._initial_topology, *(instance.topology for instance in self._instances)]
+        return any(topology.group_of(process) is not None for topology in topologies)
 
     def make_announcement(self) -> ConfigurationStarted:
         """The body that announces the current configuration to other processes."""
@@ -187,12 +201,14 @@ class Reconfigurable(Process):
 
     def _finish_step(self) -> list[Effect]:
         self._step_instances()
+        if self._doubt.since:
+            self._end_doubt_if_possible()
         self._bare_process = None
         if len(self._instances) == 1:
             only = self._instances[0]
             process = only.process
             is_plain = only.configuration == 0 and only.barrier < 0 and not only.has_skipped_barrier
-            is_plain = is_plain and only.own_deliveries is None and not self._is_behind()
+            is_plain = is_plain and only.own_deliveries is None and not self._is_behind() and not self._doubt.since
             if is_plain and process is not None and not process.sends_replies:
                 self._bare_process, self._bare_position = process, process.position
         effects = self._outbox
@@ -274,7 +290,8 @@ class Reconfigurable(Process):
 
     def _handle_start(self, records: Sequence[Record], incarnation: int) -> None:
         """Recovers the recorded instances. Without records it starts configuration 0, or asks for the current one."""
-        self._amnesia_incarnation = 0
+        self._incarnation = incarnation
+        self._doubt.recall(records)
         self._is_starting = True
         initial = self._initial_topology
         self._instances = recover_instances(
@@ -284,7 +301,7 @@ class Reconfigurable(Process):
             self._adopt_topology(self._instances[-1].topology)
             self._peers.reached[self.me] = self.configuration
         elif initial.configuration == 0:
-            self._amnesia_incarnation = incarnation
+            self._doubt.since = incarnation
             start = ConfigurationStart(0, encode_topology(initial))
             instance = ConfigurationInstance(start, initial, self._make_process(self.me, initial), incarnation)
             instance.inbox.append(Started((), incarnation))
@@ -292,11 +309,12 @@ class Reconfigurable(Process):
             if incarnation > 0:
                 self._ask_members(REPORT)
         elif incarnation > 0 and not records:
-            self._amnesia_incarnation = incarnation
+            self._doubt.since = incarnation
             self._ask_members(REPORT)
         else:
             self.persist(JoinRecord())
             self._ask_members(self.configuration)
+        self._request_marker()
 
     def _handle_link_reset(self, peer: ProcessId, event: Event) -> None:
         self._early.discard_from(peer)
@@ -311,8 +329,9 @@ class Reconfigurable(Process):
         if name == RETRY_TIMER:
             self._is_retry_armed = False
             if self._is_behind():
-                is_reporting = self._amnesia_incarnation > 0 or self.group is None
+                is_reporting = self._doubt.since > 0 or self.group is None
                 self._ask_members(REPORT if is_reporting else self.configuration)
+            self._request_marker()
             return
         configuration = 0
         if name.startswith(TIMER_PREFIX):
@@ -434,17 +453,17 @@ class Reconfigurable(Process):
         sent in the instance before the record is durable. A restart begins at this record and may not reach the end
         of the previous instance again, so the record waits for the deliveries before it."""
         before = self.current
-        incarnation = 0
-        if self._amnesia_incarnation and self._may_have_voted_in(start.configuration, topology):
-            incarnation = self._amnesia_incarnation
-        self.persist(
-            ConfigurationRecord(start, encode_topology(before.topology) if before is not None else b"", incarnation),
-            after_deliveries=True,
-        )
         self._adopt_topology(topology)
         process = None if self.group is None else self._make_process(self.me, topology)
-        instance = ConfigurationInstance(start, topology, process, incarnation)
-        instance.inbox.append(Started((), incarnation))
+        instance = ConfigurationInstance(start, topology, process, 0)
+        if self._doubt.since and self._doubt.is_ended_by(instance):
+            self._doubt.since = 0
+        instance.doubt = self._doubt.since
+        self.persist(
+            ConfigurationRecord(start, encode_topology(before.topology) if before is not None else b"", instance.doubt),
+            after_deliveries=True,
+        )
+        instance.inbox.append(Started((), self._incarnation if instance.doubt else 0))
         for group, leader in sorted(self._leaders.items()):
             if leader in topology.members(group):
                 instance.inbox.append(Leader(group, leader))
@@ -458,9 +477,7 @@ class Reconfigurable(Process):
         self.note("turned", value=float(start.configuration))
         self._announce()
         self._release_early_bodies(instance)
-
-    def _may_have_voted_in(self, configuration: int, topology: Topology) -> bool:
-        return self._peers.may_have_voted_in(configuration, topology, self.home)
+        self._request_marker()
 
     def _adopt_topology(self, topology: Topology) -> None:
         self.topology = topology
@@ -503,11 +520,36 @@ class Reconfigurable(Process):
             instance.inbox.append(LinkReset(sender, 0))
 
     def _handle_configuration_started(self, sender: ProcessId, configuration: int, topology: bytes) -> None:
-        self._peers.record_announcement(sender, configuration, topology, self._amnesia_incarnation > 0)
+        self._peers.record_announcement(sender, configuration, topology)
         if self.current is None:
             announced = decode_topology(topology)
             if announced.group_of(sender) == self.home and announced.group_of(self.me) is not None:
                 self.send(sender, FindConfiguration(self.configuration, self.home))
+
+    # Doubt after a loss of memory
+
+    def _request_marker(self) -> None:
+        """Requests the marker of a process in doubt, as a client requests a message that was not answered: from every
+        process that may order it."""
+        current = self.current
+        if not self._doubt.since or current is None or current.process is None:
+            return
+        marker = self._doubt.make_marker(self.home)
+        topology = current.topology
+        homes = {topology.group_of(contact) for contact in (self.me, *current.process.contacts(marker))}
+        targets = topology.processes_of(tuple(group for group in topology.groups if group in homes))
+        self.send_all(targets, Request(marker), marker.id)
+
+    def _end_doubt_if_possible(self) -> None:
+        """Ends the doubt once the marker is delivered, and the instance has a record of its own: without one, a restart
+        begins the instance without memory again, which is a new loss."""
+        current = self.current
+        if current is None or current.process is None or not self._doubt.is_ended_by(current):
+            return
+        if current.process.status().get("joined", 1):
+            self._doubt.since = 0
+            self.persist(DoubtEnded(current.configuration))
+            self.note("remembered", value=float(current.configuration))
 
     # Dropping old instances
 
@@ -553,7 +595,8 @@ class Reconfigurable(Process):
         return len(self._instances) > 1
 
     def _arm_retry(self) -> None:
-        if self._is_behind() and not self._is_retry_armed:
+        is_in_doubt = self._doubt.since > 0 and self.group is not None
+        if (is_in_doubt or self._is_behind()) and not self._is_retry_armed:
             self._is_retry_armed = True
             self.set_timer(RETRY_TIMER, self.config.retry_ns)
 
@@ -684,14 +727,14 @@ class Reconfigurable(Process):
         """Persists an instance's record. It may replace all records only while there is one instance. Otherwise it
         replaces the records of its instance; a restart then does not repeat its deliveries, so it waits for them."""
         is_only = len(self._instances) == 1 and not instance.has_skipped_barrier
-        configuration = instance.configuration
-        if configuration == 0 and is_only:
+        configuration, doubt = instance.configuration, self._doubt.since
+        if configuration == 0 and is_only and not doubt:
             self._outbox.append(Persist(record, replaces, after_deliveries))
         elif is_only and replaces:
-            envelope = self._record_type(configuration, True, record, instance.start)
+            envelope = self._record_type(configuration, True, record, instance.start, doubt)
             self._outbox.append(Persist(envelope, True, after_deliveries))
         else:
-            envelope = self._record_type(configuration, replaces, record)
+            envelope = self._record_type(configuration, replaces, record, None, doubt)
             self._outbox.append(Persist(envelope, after_deliveries=replaces or after_deliveries))
 
     # Deliveries
@@ -714,7 +757,8 @@ class Reconfigurable(Process):
                     if topology is not None:
                         self._pass_barrier(instance, delivery, index, topology, later)
                         return
-                    self.note("stale", message.id)
+                    if not is_marker(message):
+                        self.note("stale", message.id)
         self._emit_delivery(instance, delivery)
 
     def _emit_delivery(self, instance: ConfigurationInstance, delivery: Deliver) -> None:
@@ -839,6 +883,8 @@ class Reconfigurable(Process):
             # Lagging groups need every instance that still runs, also those in which this member has no vote yet.
             running = [instance.process.status() for instance in self._instances if instance.process is not None]
             inner["joined"] = min(status.get("joined", 1) for status in running)
+        if self._doubt.since and current is not None:
+            inner["joined"] = 0
         return {
             **inner,
             "position": self.position,
@@ -863,10 +909,10 @@ class Reconfigurable(Process):
         early, dropped = self._early.snapshot()
         return ReconfigurableState(
             self.position,
-            self._amnesia_incarnation,
+            self._incarnation,
+            self._doubt.since,
             tuple(instance.snapshot() for instance in self._instances),
             tuple(sorted(self._peers.reached.items())),
-            tuple(sorted(self._peers.reported.items())),
             self._peers.newest,
             early,
             dropped,
@@ -881,12 +927,12 @@ class Reconfigurable(Process):
     def restore(self, state: State) -> None:
         assert isinstance(state, ReconfigurableState)
         self.position = state.position
-        self._amnesia_incarnation = state.amnesia_incarnation
+        self._incarnation = state.incarnation
+        self._doubt.since = state.doubt
         self._instances = [
             ConfigurationInstance.from_state(instance, self.me, self._make_process) for instance in state.instances
         ]
         self._peers.reached = dict(state.reached)
-        self._peers.reported = dict(state.reported)
         self._peers.newest = state.newest
         self._early.restore(state.early, state.dropped)
         self._leaders = dict(state.leaders)
@@ -914,6 +960,13 @@ def build_reconfigurable_spec(spec: Spec, config: ReconfigurableConfig = DEFAULT
         spec,
         process=make,
         bodies=(*spec.bodies, *MEMBERSHIP_BODIES, make_body_type(spec.bodies)),
-        records=(*spec.records, ConfigurationRecord, JoinRecord, SkippedBarrier, make_record_type(spec.records)),
+        records=(
+            *spec.records,
+            ConfigurationRecord,
+            DoubtEnded,
+            JoinRecord,
+            SkippedBarrier,
+            make_record_type(spec.records),
+        ),
         states=(*spec.states, ReconfigurableState),
     )

@@ -39,7 +39,8 @@ majority of n. The witnesses are the other members; of a group of one, all other
   part any more.
 - **another folder is remembered** by any server: it is refused, unless that memory is outdated. A server that was down
   while an operator replaced a folder still remembers the old one. Its memory is outdated if the folder took part
-  before, in a later incarnation than the remembered one, and m - 1 members know it. *Proof*: these members remembered
+  before, in a later incarnation than the remembered one, and m - 1 members know it, perhaps more of it than this copy
+  has. *Proof*: these members remembered
   it when it was admitted, either as a replacement or because no member knew another; a member that remembers one folder
   accepts another only as a replacement. The members are those of the configuration that its records tell of, or of a
   later one that it heard of: only members of the former were asked when it was admitted, and a process that joined
@@ -77,6 +78,8 @@ MAX_DOUBLINGS: Final = 5
 MAX_HELD: Final = 20_000
 """Events for the protocol that are held while it waits. With more, they are dropped, and the process restarts when it
 is admitted: its links begin anew then, and nothing is missed."""
+KNOWN_OR_AHEAD: Final[tuple[Verdict, ...]] = ("known", "replaced", "ahead")
+"""The verdicts of those that remember the same folder: an older copy of it is not another one."""
 
 Standing = Literal["unstated", "waiting", "refused", "doubtful", "admitted"]
 """unstated: the driver made no statement about a folder, and the process takes part without admission."""
@@ -371,8 +374,10 @@ class Admission:
         return known.incarnation >= folder.incarnation or not self._is_confirmed()
 
     def _is_confirmed(self) -> bool:
-        """Whether enough members know this folder, of the configuration that its records tell of, or of the newest."""
-        return not all(self._find_missing_majority(topology) for topology in (self._recorded_topology, None))
+        """Whether enough members know this folder, or more of it than this copy has, of the configuration that its
+        records tell of, or of the newest."""
+        topologies = (self._recorded_topology, None)
+        return not all(self._find_missing_majority(topology, KNOWN_OR_AHEAD) for topology in topologies)
 
     def _state(self, standing: Standing, reason: str, remedy: Remedy = "") -> None:
         self.standing, self.reason, self.remedy = standing, reason, remedy
@@ -402,14 +407,14 @@ class Admission:
             f" answered; {_name_processes(missing)} must answer, too"
         )
 
-    def _find_missing_majority(self, topology: Topology | None = None) -> str:
+    def _find_missing_majority(
+        self, topology: Topology | None = None, verdicts: tuple[Verdict, ...] = ("known", "replaced")
+    ) -> str:
         """Why a folder that took part before does not yet, by the members of a topology; "" if it may."""
         topology = topology or self._owner.topology
         members = topology.members(self._home)
         needed = topology.quorum(self._home) - 1
-        known = sum(
-            reply.verdict in ("known", "replaced") for sender, reply in self._replies.items() if sender in members
-        )
+        known = sum(reply.verdict in verdicts for sender, reply in self._replies.items() if sender in members)
         if known >= needed:
             return ""
         return f"it waits for admission: {known} of {needed} other members needed have confirmed its data folder"

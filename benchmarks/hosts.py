@@ -58,7 +58,7 @@ class Bench:
         bare = get_protocol("primcast")
         # Nothing here waits for a timer, so gateways do not rest either.
         real_time = RealTimeConfig() if order == "real-time" else None
-        gateway = GatewayConfig(gather_windows=False)
+        gateway = GatewayConfig(is_paced=False)
         spec = build_node_spec(bare, NodeConfig(omega=None, gateway=gateway, real_time=real_time))
         config = spec.configure({"records": False})
         recent_bytes = Limits().recent_bytes

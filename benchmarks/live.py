@@ -29,6 +29,10 @@ LOADS: dict[str, list[dict[str, object]]] = {
         }
         for groups in (1, 2, 4, 8)
     ],
+    "curve": [
+        {"connections": 50, "rate": rate / 50, "arrivals": "poisson"}
+        for rate in (100, 300, 1000, 3000, 10_000, 15_000, 20_000, 25_000)
+    ],
     "durable": [
         {"durability": durability, "connections": 12, "outstanding": 1000} for durability in ("memory", "os", "fsync")
     ],
@@ -39,8 +43,8 @@ LOADS: dict[str, list[dict[str, object]]] = {
     ],
 }
 COLUMNS = (
-    "groups", "replicas", "destinations", "connections", "outstanding", "rate", "durability", "trace",
-    "throughput_per_s", "replica_cpu_us", "replica_cpu_us_net", "replica_cpu_us_best", "client_cpu_us",
+    "groups", "replicas", "destinations", "connections", "outstanding", "rate", "arrivals", "durability", "trace",
+    "throughput_per_s", "replica_cpu_us", "replica_cpu_us_net", "replica_cpu_us_best", "client_cpu_us", "cores_used",
     "latency_us_p50", "latency_us_p99", "verdict",
 )  # fmt: skip
 

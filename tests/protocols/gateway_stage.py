@@ -42,7 +42,7 @@ class GatewayStage(Stage):
         super().__init__(replace(CATALOGUE["primcast"], process=make), groups, options=options)
 
     def assemble(self) -> Assembly:
-        node = NodeConfig(omega=None, gateway=GatewayConfig(gather_windows=False))
+        node = NodeConfig(omega=None, gateway=GatewayConfig(is_paced=False))
         return Assembly(self.spec, self.config, node, SessionConfig(gateways=True))
 
     def make(self, process: ProcessId) -> Process:

@@ -18,6 +18,7 @@ The order needs no trace: replicas keep what they delivered, and are asked for i
 multicast, and the checker judges both as it would a trace.
 """
 
+import gc
 import os
 import platform
 import resource
@@ -27,7 +28,8 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -38,7 +40,7 @@ from amcast.kernel.config import Config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId
 from amcast.live.config.cluster import Cluster, Order, TraceMode, read_cluster
-from amcast.live.load.load_generator import DeliveredPrefix, LoadGenerator, Window, read_delivered
+from amcast.live.load.load_generator import Arrivals, DeliveredPrefix, LoadGenerator, Window, read_delivered
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.rpc.client import RpcClient
 from amcast.live.server.node import run_loop
@@ -52,6 +54,7 @@ FIRST_CLIENT: Final = 1000
 IDLE_S: Final = 1.0
 RECENT_BYTES: Final = 2 << 30
 """Bytes of deliveries that replicas keep for the check at the end; a run with more is judged unknown."""
+GARBAGE_THRESHOLD: Final = 50_000
 PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999}
 
 
@@ -71,6 +74,9 @@ class BenchmarkPlan(Config, frozen=True):
     trace: TraceMode = "off"
     rate: float | None = None
     """Messages per second that each connection offers; None: a closed loop."""
+    arrivals: Arrivals = "paced"
+    """With a rate: `outstanding` messages together at equal intervals, or one by one at random moments, however many
+    are unanswered."""
     order: Order = "acyclic"
 
     def __post_init__(self) -> None:
@@ -85,6 +91,10 @@ class BenchmarkPlan(Config, frozen=True):
             raise ValueError(f"seconds = {self.seconds}; expected more than 0")
         if self.rate is not None and self.rate <= 0:
             raise ValueError(f"rate = {self.rate:g}; expected more than 0 messages per second")
+        if self.rate is None and self.arrivals == "poisson":
+            raise ValueError(
+                "arrivals = 'poisson' without a rate; expected a rate, in messages per second and connection"
+            )
 
     def sets(self) -> list[tuple[GroupId, ...]]:
         """Destinations of each connection: sets of neighbouring groups, round-robin from one that the seed draws."""
@@ -100,12 +110,14 @@ def run_benchmark(plan: BenchmarkPlan, say: Callable[[str], None] = lambda line:
     with tempfile.TemporaryDirectory(prefix="amcast-bench-") as folder:
         cluster = _write_cluster(plan, Path(folder))
         recorder = _make_recorder(plan, cluster)
-        load = LoadGenerator(Random(plan.seed).randbytes(plan.payload), plan.outstanding, plan.rate)
+        rng = Random(plan.seed)
+        load = LoadGenerator(rng.randbytes(plan.payload), plan.outstanding, plan.rate, plan.arrivals, rng)
         say(f"starting {plan.groups} groups x {plan.replicas} replicas of {plan.protocol}")
         with local_cluster(cluster) as running:
             idle = _measure_idle(cluster, running)
             say(f"{plan.connections} connections x {plan.outstanding} outstanding, {plan.seconds:g} s")
-            _run_load(plan, cluster, running, load, recorder)
+            with _rare_collections():
+                _run_load(plan, cluster, running, load, recorder)
             say("reading back what every replica delivered")
             prefixes = _read_back(cluster)
         if isinstance(recorder, FolderRecorder):
@@ -191,6 +203,21 @@ class _Filed(FolderRecorder):
 
 def _make_recorder(plan: BenchmarkPlan, cluster: Cluster) -> Recorder:
     return _Memory() if plan.trace == "off" else _Filed(cluster, plan.trace == "full")
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Lets collections of garbage be rare and pass over what exists already. With many connections and futures in one
+    process each takes tens of milliseconds, for which messages would seem to wait for the cluster."""
+    usual = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _run_load(

@@ -18,6 +18,7 @@ from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Message
 from amcast.kernel.reconfiguration import is_change
 from amcast.kernel.topology import Topology
+from amcast.services.messages import MARK, stamp_payload
 
 MAX_BATCH_MESSAGES: Final = 4096
 """Maximum number of payloads in a batch."""
@@ -61,6 +62,20 @@ def open_batch(payload: bytes) -> list[bytes]:
         return _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return [payload]
+
+
+def stamp_calls(message: Message, now_ns: int) -> Message:
+    """A client's message with the time at which a server took it in each call of a service; another message stays as it
+    is."""
+    payload = message.payload
+    if MARK not in payload:
+        return message
+    parts = open_batch(payload)
+    stamped = [stamp_payload(part, now_ns) for part in parts]
+    if stamped == parts:
+        return message
+    is_batch = parts[0] is not payload
+    return Message(message.id, message.sender, message.destinations, encode_batch(stamped) if is_batch else stamped[0])
 
 
 def batch_size(payload: bytes) -> int:

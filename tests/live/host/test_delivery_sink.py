@@ -8,6 +8,7 @@ from amcast.kernel.bundle import bundle_messages, gateway_sender, make_bundle
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
+from amcast.kernel.reconfiguration import make_marker
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.trace.recorder import Recorder
@@ -104,3 +105,13 @@ def test_snapshot_skips_deliveries_before_its_position() -> None:
     sink.deliver(Deliver(message, 20), 0)
     assert sink.count == 1
     assert [row[2] for row in recorder.deliveries] == [20]
+
+
+def test_marker_of_a_member_without_memory_is_recorded_as_a_multicast_by_whoever_delivers_it() -> None:
+    """Its own process may be killed before its trace is written."""
+    recorder = Recorder()
+    sink = DeliverySink(0, 0, on_fresh=lambda effect: None, recorder=recorder)
+    marker = make_marker(2, 0, 3)
+    sink.deliver(Deliver(marker, 0), 77)
+    assert [(row[0], row[1], row[2], row[3]) for row in recorder.multicasts] == [(marker.id, 2, (0,), 0)]
+    assert [row[3] for row in recorder.deliveries] == [marker.id]

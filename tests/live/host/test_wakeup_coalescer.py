@@ -36,11 +36,11 @@ def sleeps_after(count: int, size: int = 1, most_us: int = 1000) -> list[float]:
 
 
 def test_few_messages_cause_no_sleep() -> None:
-    assert sleeps_after(1) == sleeps_after(6) == sleeps_after(1, 6) == []
+    assert sleeps_after(1) == sleeps_after(19) == sleeps_after(1, 19) == []
 
 
 def test_sleep_grows_with_messages_up_to_the_limit() -> None:
-    assert sleeps_after(10) == sleeps_after(1, 10) == [pytest.approx(300e-6)]
+    assert sleeps_after(30) == sleeps_after(1, 30) == [pytest.approx(300e-6)]
     assert sleeps_after(500) == sleeps_after(2, 250) == [pytest.approx(1e-3)]
     assert sleeps_after(500, most_us=0) == []
 

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 from amcast.live.load.load_generator import LoadGenerator
@@ -57,6 +59,17 @@ def test_paced_latency_counts_from_the_due_time() -> None:
     assert len(load.latencies_ns) >= 3
     for number, latency_ns in enumerate(load.latencies_ns):
         assert latency_ns >= (39 + 29 * number) * 1_000_000, load.latencies_ns
+
+
+def test_open_loop_does_not_wait_for_answers() -> None:
+    clients = [Cluster(after_s=0.2), Cluster(after_s=0.2)]
+    load = LoadGenerator(b"", 1, rate=500, arrivals="poisson", rng=Random(7))
+    loaded(load, clients, 0.4)
+    posted = [len(client.posted) for client in clients]
+    assert load.done == sum(posted), "all are answered in the end"
+    assert all(count > 20 for count in posted), "a closed loop would have sent three each"
+    gaps = sorted(b - a for client in clients for a, b in pairwise(client.posted))
+    assert gaps[-1] > 3 * gaps[len(gaps) // 2], "moments are random"
 
 
 class Hasty(LoadGenerator):

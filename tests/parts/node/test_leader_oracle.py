@@ -13,7 +13,7 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.groups.leader_group import REPAIR_TIMER
-from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
+from amcast.parts.node.leader_oracle import FORGIVE_NS, HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import Heartbeat, NodeConfig, OmegaConfig
 from amcast.parts.node.node import Node
 from amcast.protocols.catalogue import CATALOGUE
@@ -66,11 +66,37 @@ def test_silent_leader_is_suspected_and_the_next_member_leads() -> None:
 def test_wrong_suspicion_doubles_the_timeout() -> None:
     owner, omega = make_oracle()
     omega.start(0)
-    owner.step((), 0)
+    omega.handle_heartbeat(0, Heartbeat(0))
+    for doublings in (1, 2):
+        assert timeout_after_wrong_suspicion(owner, omega, 0) == OmegaConfig().suspect_after_ns[0] << doublings
+
+
+def timeout_after_wrong_suspicion(owner: Owner, omega: Omega, now: int) -> int:
+    """The shortest timeout of member 0 after it was suspected and sent a heartbeat."""
+    owner.step((), now)
     omega.handle_timer("omega-0")
     omega.handle_heartbeat(0, Heartbeat(0))
-    timers = {e.name: e.low_ns for e in owner.step((), 0) if isinstance(e, SetTimer)}
-    assert timers["omega-0"] == 2 * OmegaConfig().suspect_after_ns[0]
+    return {e.name: e.low_ns for e in owner.step((), now) if isinstance(e, SetTimer)}["omega-0"]
+
+
+def test_wrong_suspicions_are_forgiven_one_after_the_other() -> None:
+    owner, omega = make_oracle()
+    omega.start(0)
+    omega.handle_heartbeat(0, Heartbeat(0))
+    for _ in range(3):
+        timeout_after_wrong_suspicion(owner, omega, 0)
+    low_ns = OmegaConfig().suspect_after_ns[0]
+    assert timeout_after_wrong_suspicion(owner, omega, 2 * FORGIVE_NS) == low_ns << 2, "of three, one was left"
+
+
+def test_member_that_starts_later_is_not_suspected_wrongly() -> None:
+    owner, omega = make_oracle()
+    omega.start(0)
+    assert timeout_after_wrong_suspicion(owner, omega, 0) == OmegaConfig().suspect_after_ns[0]
+    copy_owner, copy = make_oracle()
+    copy.restore(omega.snapshot())
+    assert copy.snapshot() == omega.snapshot()
+    assert timeout_after_wrong_suspicion(copy_owner, copy, 0) == OmegaConfig().suspect_after_ns[0] << 1
 
 
 def test_restarted_member_does_not_take_the_lead_back() -> None:

@@ -6,10 +6,10 @@ from amcast.assembly import assemble_simulation
 from amcast.kernel.effects import Effect, Note, Send
 from amcast.kernel.events import Event, Leader, PeerDown, Receive, Started, Timer
 from amcast.kernel.ids import message_id
-from amcast.kernel.message import Message, Reply, Request
+from amcast.kernel.message import Body, Message, Reply, Request
 from amcast.kernel.reconfiguration import change_topology, encode_topology
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Farewell
+from amcast.parts.client.messages import AbsentGroups, Farewell, LeaderHint
 from amcast.parts.consensus.messages import Nack, Promised
 from amcast.parts.membership.messages import ConfigurationInfo, ConfigurationStart
 from amcast.parts.node.messages import Heartbeat, NodeConfig
@@ -124,3 +124,27 @@ def test_new_leader_does_not_reply_for_deliveries_before_two_heartbeats() -> Non
     other.restore(group.nodes[1].snapshot())
     group.nodes[1] = other
     assert replies_in(group.step(1, Leader(0, 1))) == [recent.id]
+
+
+@pytest.mark.parametrize("body", [LeaderHint(0, 1), AbsentGroups(0, ())])
+def test_node_ignores_what_members_tell_the_sender_of_a_message(body: Body) -> None:
+    """It is one itself while it is in doubt, and the protocol has no such bodies."""
+    scene = TwoConfigurations()
+    assert scene.step(Receive(0, body)) == []
+
+
+# Multicasts of servers
+
+
+@pytest.mark.parametrize(("sender", "targets"), [(CLIENT, [(CLIENT,)]), (4, [])])
+def test_clients_alone_are_told_the_leader(sender: int, targets: list[tuple[int, ...]]) -> None:
+    """The protocol of a server, which multicasts itself, does not know the body."""
+    topology = Topology({0: (0, 1, 2), 1: (4,)}, (CLIENT,))
+    spec = CATALOGUE["primcast"]
+    node = Node(spec.process(2, topology, spec.configure({})), NodeConfig())
+    node.step((Started((), 0),), 0)
+    node.step((Leader(0, 1),), 0)
+    message = Message(message_id(sender, 0), sender, (0, 1))
+    effects = node.step((Receive(sender, Request(message)),), 0)
+    hints = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.body, LeaderHint)]
+    assert [hint.targets for hint in hints] == targets

@@ -42,6 +42,14 @@ def bench(
         float | None,
         typer.Option("--rate", help="Messages per second of each connection; default: as many as are answered."),
     ] = None,
+    arrivals: Annotated[
+        Literal["paced", "poisson"],
+        typer.Option(
+            "--arrivals",
+            help="With --rate: --outstanding messages together at equal intervals, or an open loop: one by one at"
+            " random moments, whatever was answered.",
+        ),
+    ] = "paced",
     payload: Annotated[int, typer.Option("--payload", help="Bytes of each message.")] = 64,
     seconds: Annotated[float, typer.Option("--seconds", help="Measured seconds, after the warm-up.")] = 5.0,
     protocol: Annotated[str, typer.Option("--protocol", "-p", help="Protocol of the cluster.")] = "primcast",
@@ -70,12 +78,17 @@ def bench(
 
     Example, local messages on durable logs: amcast bench --groups 4 --destinations 1 --durability fsync
 
-    Example, latency at a fixed rate: amcast bench --connections 12 --outstanding 10 --rate 1000
+    Example, latency at a fixed rate, in bursts of ten: amcast bench --connections 12 --outstanding 10 --rate 1000
+
+    Example, latency of an open loop: amcast bench --connections 50 --rate 200 --arrivals poisson
     """
     require_extra("trace")
 
     from amcast.lab.live_benchmark import BenchmarkPlan
     from amcast.lab.live_benchmark import run_benchmark as measure
+    from amcast.lab.protocol_lookup import find_protocol
+
+    find_protocol(protocol)
 
     given = {
         "groups": groups,
@@ -90,6 +103,7 @@ def bench(
         "trace": trace,
         "seed": seed,
         "rate": rate,
+        "arrivals": arrivals,
         "order": order,
     }
     result = measure(parse_config(BenchmarkPlan, given, "bench"), lambda line: err.print(line, markup=False))
@@ -102,10 +116,11 @@ def bench(
 
 def _show(result: dict[str, object]) -> None:
     pace = "" if result["rate"] is None else f" at {result['rate']:g}/s each"
+    ahead = f"x {result['outstanding']}{pace}" if result["arrivals"] == "paced" else f"in an open loop{pace}"
     load = (
         f"{result['groups']} groups x {result['replicas']} replicas of {result['protocol']}, {result['order']} order,"
         f" {result['durability']},"
-        f" {result['destinations']} destinations, {result['connections']} connections x {result['outstanding']}{pace},"
+        f" {result['destinations']} destinations, {result['connections']} connections {ahead},"
         f" {result['payload']} bytes"
     )
     rows = [
@@ -134,7 +149,7 @@ def compare(
     within: Annotated[float, typer.Option(min=0.0, help="Allowed difference of the medians, in per cent.")] = 5.0,
     json: JsonFlag = False,
 ) -> None:
-    """Run one plan in the simulator and live, with its distances emulated in the links, and compare latencies.
+    """Run one plan in the simulator and live, with its distances emulated in the links: how long do clients wait?
 
     To compare two runs, sweeps or commits with each other, use amcast diff.
 
@@ -156,23 +171,23 @@ def compare(
             {
                 "agrees": agrees,
                 "folder": str(found.folder),
-                "simulated": asdict(found.simulated),
-                "live": asdict(found.live),
-                "difference_percent": {name: round(100 * found.difference(name), 2) for name in fields},
+                "simulated": {kind: asdict(one) for kind, one in found.simulated_kinds.items()},
+                "live": {kind: asdict(one) for kind, one in found.live_kinds.items()},
+                "difference_percent": {
+                    kind: {name: round(100 * found.difference(name, kind), 2) for name in fields}
+                    for kind in found.simulated_kinds
+                },
             }
         )
     else:
-        rows = [
-            [
-                name,
-                f"{getattr(found.simulated, name):.2f}",
-                f"{getattr(found.live, name):.2f}",
-                f"{100 * found.difference(name):+.1f} %",
-            ]
-            for name in fields
-        ]
-        counts: list[object] = ["messages", found.simulated.messages, found.live.messages, None]
-        print_table(["latency", "simulated", "live", "difference"], [*rows, counts])
+        rows: list[list[object]] = []
+        for kind, simulated in found.simulated_kinds.items():
+            live = found.live_kinds[kind]
+            rows.append([kind, "messages", simulated.messages, live.messages, None])
+            for name in fields:
+                values = [f"{getattr(one, name):.2f}" for one in (simulated, live)]
+                rows.append([None, name, *values, f"{100 * found.difference(name, kind):+.1f} %"])
+        print_table(["messages", "clients wait", "simulated", "live", "difference"], rows)
         verdict = "agree" if agrees else "do not agree"
         out.print(f"the medians {verdict} within {within:g} %; the live run is in {found.folder}")
     raise typer.Exit(HOLDS if agrees else VIOLATED)

@@ -222,6 +222,7 @@ def call(
     from amcast.cluster import connect
     from amcast.live.config.cluster import read_cluster
     from amcast.live.server.node import run_loop
+    from amcast.services.calls import check_consistency
     from amcast.services.errors import CommandError
     from amcast.services.loader import load_service
 
@@ -229,7 +230,9 @@ def call(
     if ":" not in reference:
         raise UsageError(f"method = {method!r}; expected MODULE:CLASS.METHOD, such as bank:Bank.transfer")
     description, cluster = load_service(reference), read_cluster(config)
-    values = description.find(name).parse(arguments or [])
+    operation = description.find(name)
+    check_consistency(operation, consistency, max_age)
+    values = operation.parse(arguments or [])
 
     async def run() -> None:
         async with connect(cluster, connect_s=min(timeout, CONNECT_S), client=client_name) as client:

@@ -169,6 +169,9 @@ def explain(
         if "error" in answer:
             out.print(f"{name}: no answer ({answer['error']})", markup=False)
             continue
+        if not is_known:
+            out.print(f"{name}: does not know message {message}", markup=False)
+            continue
         for phase in answer["phases"]:
             waits = ", ".join(names.get(str(process), str(process)) for process in phase["waiting_for"])
             mark = "done" if phase["is_done"] else "waits"

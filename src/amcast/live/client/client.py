@@ -41,7 +41,8 @@ from amcast.live.rpc.subscription import Subscription, check_closing
 from amcast.live.storage.store import MemoryStore
 from amcast.live.wire.network import Address
 from amcast.live.wire.transport import PLAIN, TransportOptions
-from amcast.services.declaration import Description, Service
+from amcast.services.declaration import Description, Service, describe_service
+from amcast.services.partitioner import HASH, apply_partitioner
 from amcast.storage.client_ids import STRIDE
 from amcast.trace.recorder import Recorder
 
@@ -72,9 +73,11 @@ class Client:
         lazy: bool = False,
         closes: bool = False,
         outbox: Outbox | None = None,
+        partitioner: str = HASH,
     ) -> None:
         """`closes`: the cluster is in the real-time setting, so that readers can learn what is closed. `outbox` keeps
-        messages with a key, and the process id of the client, over its restarts."""
+        messages with a key, and the process id of the client, over its restarts. `partitioner` places the keys of
+        services."""
         self.limits = limits or Limits()
         self._topology = topology
         self._make_process = make_process
@@ -89,6 +92,7 @@ class Client:
         self._lazy = lazy
         """Connect to one server at first, and to others when something must be sent to them."""
         self._closes = closes
+        self._partitioner = partitioner
         self._outbox_settings = outbox
         self._outbox: OpenOutbox | None = None
         self._host: Host | None = None
@@ -153,7 +157,9 @@ class Client:
 
     def service(self, service: type[Service] | Description) -> ServiceStub:
         """Calls a service: `await client.service(Bank).transfer("ann", "bob", 5)`. Each stub is a session."""
-        stub = ServiceStub(self, service, self._rpc)
+        description = service if isinstance(service, Description) else describe_service(service)
+        names = self.topology.names_of(self.topology.groups)
+        stub = ServiceStub(self, apply_partitioner(description, self._partitioner, names), self._rpc)
         self._stubs.add(stub)
         return stub
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Message
+from amcast.kernel.reconfiguration import is_marker
 from amcast.live.host.recent_deliveries import RecentDeliveries
 from amcast.trace.recorder import Recorder
 
@@ -119,6 +120,9 @@ class DeliverySink:
 
     def _record(self, effect: Deliver, position: int, message: Message, now: int, recorder: Recorder) -> None:
         assert self._group is not None, f"process {self._me} is in no group and delivers message {message.id}"
+        if is_marker(message):
+            # Its process may have been killed, and its trace lost, before others delivered it: they record it instead.
+            recorder.record_multicast(message, 0)
         recorder.record_delivery(
             self._me, self._group, position, message, now, effect.rank_time, effect.rank_tie, None, effect.committed_ns
         )

@@ -42,7 +42,7 @@ from amcast.kernel.message import Body, Message
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Spec
 from amcast.kernel.topology import Topology
-from amcast.live.client_batch import BATCH_OVERHEAD_BYTES
+from amcast.live.client_batch import BATCH_OVERHEAD_BYTES, stamp_calls
 from amcast.live.host.delivery_sink import DeliverySink
 from amcast.live.host.effect_queue import EffectQueue, skips_deliveries
 from amcast.live.host.pending_reads import PendingReads
@@ -86,7 +86,7 @@ class Host:
         "_follower_delay_s", "_has_failed", "_has_new_requests", "_inbox", "_is_observed", "_is_running",
         "_is_stopped", "_is_traced", "_largest_payload", "_loopback", "_now", "_on_admitted", "_on_closed",
         "_on_resolve", "_on_retired", "_on_skipped", "_on_topology", "_outbox", "_recorder", "_request_filter",
-        "_requests", "_skew", "_step_log", "_store", "_tick_is_scheduled", "_timers", "codec", "ended",
+        "_requests", "_skew", "_stamps_calls", "_step_log", "_store", "_tick_is_scheduled", "_timers", "codec", "ended",
         "events_taken", "home", "is_leaving", "limits", "lost_sends", "me", "network", "process", "reads",
         "retired_ns", "servers", "sink", "steps_taken", "topology",
     )
@@ -118,13 +118,14 @@ class Host:
         rng: random.Random | None = None,
         clock: Callable[[], int] = time.time_ns,
         skew: SkewedClock | None = None,
+        stamps_calls: bool = False,
         wiring: TransportOptions = PLAIN,
     ) -> None:
         """`on_topology` gets the old and the new topology and returns effects to execute with those of the step;
         `on_retired` gets the configuration that removed the process, and the time; `on_admitted` is called when the
-        group has admitted the process' data folder; `on_rpc` gets connections that begin
-        with an RPC request; `on_skipped` gets the position of a snapshot, or of a restart, `on_closed` that before
-        which everything is closed. `recent` keeps deliveries for subscribers.
+        group has admitted the process' data folder; `on_rpc` gets connections that begin with an RPC request;
+        `on_skipped` gets the position of a snapshot, or of a restart, `on_closed` that before which everything is
+        closed. `recent` keeps deliveries for subscribers. `stamps_calls`: calls of services get the time of this host.
         `coalesce_us` is for a node that owns its operating-system process."""
         self.process = process
         self.me = process.me
@@ -142,13 +143,12 @@ class Host:
         """The process has announced that it leaves."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the host stopped; carries the error if it failed."""
-        self.steps_taken = self.events_taken = 0
-        self.lost_sends = 0
-        """Bodies for unknown processes, such as clients that left."""
+        self.steps_taken = self.events_taken = self.lost_sends = 0
+        """`lost_sends`: bodies for unknown processes, such as clients that left."""
         self._store = store or MemoryStore()
-        self._recorder = recorder
-        self._step_log = step_log
+        self._recorder, self._step_log = recorder, step_log
         self._clock, self._skew, self._now = clock, skew, 0
+        self._stamps_calls = stamps_calls and process.bundles_requests
         self._is_traced = recorder is not None and recorder.wants_packets
         self._is_observed = self._is_traced or step_log is not None or skew is not None
         """Steps take the slow way that records them, or skews their clock."""
@@ -370,7 +370,12 @@ class Host:
             self._wake()
 
     def _enqueue_requests(self, messages: list[Message]) -> None:
-        """Adds messages that clients request."""
+        """Adds messages that clients request. Where this process orders them inside of its own bundles, it may put the
+        time into calls: of two servers that are asked for the same message, groups deliver the bundle of one. Messages
+        that are ordered by themselves must be the same at every server."""
+        if self._stamps_calls:
+            now_ns = self._clock() if self._skew is None else self._skew.skew(self._clock())
+            messages = [stamp_calls(message, now_ns) for message in messages]
         if self._requests is None:
             self._requests = messages
             self._inbox.append(Requests(messages))

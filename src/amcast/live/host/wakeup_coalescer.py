@@ -18,7 +18,7 @@ from typing import Final
 from amcast.kernel.effects import Deliver
 from amcast.live.client_batch import batch_size
 
-PER_MESSAGE_US: Final = 30
+PER_MESSAGE_US: Final = 10
 """Sleep for each message that the last deliveries brought."""
 MIN_SLEEP_US: Final = 200
 """A shorter sleep is not worth its system call."""

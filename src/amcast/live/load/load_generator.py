@@ -2,21 +2,26 @@
 
 Every connection keeps a number of messages unanswered and sends the next one when one is answered. Or it sends that
 number together, at a rate: then the latency of a message that was sent late, because an earlier one was not answered,
-counts from the time at which it was due. Counts are taken in windows of half a second, because other work on the
+counts from the time at which it was due. Or the loop is open: messages arrive one by one at random moments, whatever
+was answered. Counts are taken in windows of half a second, because other work on the
 machine disturbs some windows and not others.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from random import Random
+from typing import Any, Final, Literal, NamedTuple
 
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.live.client.client import Client
+from amcast.live.load.poisson_arrivals import PoissonArrivals
 from amcast.live.rpc.client import RpcClient
 from amcast.live.rpc.messages import Deliveries, GetProgress, PositionExpired, Progress, Subscribe
 
+Arrivals = Literal["paced", "poisson"]
+"""How messages arrive at a rate: together at equal intervals, or one by one at random moments."""
 WINDOW_S: Final = 0.5
 SETTLE_S: Final = 30.0
 """How long the replicas may take to deliver every answered message."""
@@ -36,9 +41,16 @@ class Window(NamedTuple):
 
 
 class LoadGenerator:
-    """Closed-loop load over many connections; with a rate (messages per second and connection), a paced one."""
+    """Closed-loop load over many connections; with a rate (messages per second and connection), a paced or open one."""
 
-    def __init__(self, payload: bytes, outstanding: int, rate: float | None = None) -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        outstanding: int,
+        rate: float | None = None,
+        arrivals: Arrivals = "paced",
+        rng: Random | None = None,
+    ) -> None:
         self.done = 0
         self.latencies_ns: list[int] = []
         self.windows: list[Window] = []
@@ -46,6 +58,9 @@ class LoadGenerator:
         self._outstanding = outstanding
         self._every_ns = 0 if rate is None else round(1e9 * outstanding / rate)
         """Interval at which a connection sends; 0: whenever a message is answered."""
+        self._rate = rate
+        self._is_open = arrivals == "poisson"
+        self._rng = rng or Random()
         self._stopping = False
 
     async def run(
@@ -71,6 +86,8 @@ class LoadGenerator:
 
     def _tasks(self, places: list[tuple[Client, tuple[GroupId, ...]]]) -> list[Coroutine[Any, Any, None]]:
         """The coroutines that load the cluster; paced connections are staggered."""
+        if self._is_open:
+            return [self._run_open(places)]
         if not self._every_ns:
             return [self._run_closed(*place) for place in places for _ in range(self._outstanding)]
         begin, every_ns = time.perf_counter_ns(), self._every_ns
@@ -93,6 +110,29 @@ class LoadGenerator:
                 self.latencies_ns.append(clock() - due)
                 self.done += 1
             due += self._every_ns
+
+    async def _run_open(self, places: list[tuple[Client, tuple[GroupId, ...]]]) -> None:
+        """Posts each message when it arrives; waits in the end until all are answered."""
+        assert self._rate is not None
+        payload, clock = self._payload, time.perf_counter_ns
+        unanswered: set[asyncio.Task[None]] = set()
+
+        async def send(due: int, client: Client, groups: tuple[GroupId, ...]) -> None:
+            await (await client.post(groups, payload))
+            self.latencies_ns.append(clock() - due)
+            self.done += 1
+
+        def arrive(due: int, place: int) -> None:
+            task = asyncio.create_task(send(due, *places[place]))
+            unanswered.add(task)
+            task.add_done_callback(unanswered.discard)
+
+        arrivals = PoissonArrivals(self._rate * len(places), len(places), self._rng, arrive)
+        arrivals.start()
+        while not self._stopping:
+            await asyncio.sleep(0.02)
+        arrivals.stop()
+        await asyncio.gather(*unanswered)
 
     async def _count(
         self, seconds: float, tasks: Sequence[asyncio.Task[None]], cpus_s: Callable[[], tuple[float, float]]

@@ -29,6 +29,8 @@ class ScriptedClient:
     next_message: Callable[[], ScriptedMessage]
     remaining: int
     outstanding: int = 1
+    is_open: bool = False
+    """Whether messages are sent by the clock, whatever the answers."""
 
 
 async def run_clients(loops: Sequence[ScriptedClient]) -> None:
@@ -39,7 +41,18 @@ async def run_clients(loops: Sequence[ScriptedClient]) -> None:
 async def _drive(loop: ScriptedClient) -> None:
     async with loop.client:
         await asyncio.sleep(SETTLE_S)
-        await asyncio.gather(*(_slot(loop) for _ in range(loop.outstanding)))
+        if loop.is_open:
+            await _send_by_clock(loop)
+        else:
+            await asyncio.gather(*(_slot(loop) for _ in range(loop.outstanding)))
+
+
+async def _send_by_clock(loop: ScriptedClient) -> None:
+    async with asyncio.TaskGroup() as group:
+        for _ in range(loop.remaining):
+            destinations, size, after_ns = loop.next_message()
+            await asyncio.sleep(after_ns / 1e9)
+            group.create_task(loop.client.multicast(destinations, bytes(size), timeout_s=ANSWER_S))
 
 
 async def _slot(loop: ScriptedClient) -> None:

@@ -13,11 +13,15 @@ class SessionConfig(Config, frozen=True):
     gateways: bool = False
     """Send to a gateway (`parts/node/gateway.py`) instead of the protocol's contacts; after a timeout to another one.
     """
+    silence_ns: int = 250 * MILLISECOND
+    """How long a gateway may answer nothing before the client turns to another one; longer where answers take long."""
 
     def __post_init__(self) -> None:
         low, high = self.retry_ns
         if not 0 < low <= high:
             raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
+        if self.silence_ns < 1:
+            raise ValueError(f"silence_ns = {self.silence_ns}; expected 1 or more")
 
 
 class LeaderHint(Body, frozen=True):
@@ -56,7 +60,7 @@ class ConfigurationStarted(Body, frozen=True):
 class ClientSessionState(State, frozen=True):
     """The fields of `ClientSession`."""
 
-    pending: tuple[tuple[Message, tuple[GroupId, ...], int], ...]
+    pending: tuple[tuple[Message, tuple[GroupId, ...], int, int], ...]
     blocked: tuple[Message, ...]
     leaders: tuple[tuple[GroupId, ProcessId], ...]
     timer_set: bool
@@ -65,6 +69,10 @@ class ClientSessionState(State, frozen=True):
     topology: bytes = b""
     """Empty in configuration 0."""
     unacknowledged_lost: tuple[Message, ...] = ()
+    answered_ns: tuple[tuple[ProcessId, int], ...] = ()
+    answer_ns: int = 0
+    moves: int = 0
+    silence_timer_set: bool = False
 
 
 class OneShotState(State, frozen=True):

@@ -24,7 +24,13 @@ Where nodes are gateways (`parts/node/gateway.py`), a client sends to one of the
 many clients and replies for all groups (Done). It is the first member, the initial leader, of one of the destinations,
 the same for all clients: the more clients share a gateway, the larger its bundles. After a timeout a client moves to
 the next member, for this message and all later ones.
+
+A gateway that answers nothing at all for much longer than answers usually take is stopped, cut off or overwhelmed, and
+the client moves at once, long before a retry. That may be wrong, and is harmless: a message in two bundles is delivered
+once. With each move that brings no answer the client waits twice as long, so that it does not add to an overload.
 """
+
+from typing import Final
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Reply, Request, State
@@ -43,17 +49,23 @@ from amcast.parts.client.messages import (
 )
 from amcast.parts.ordering.messages import WINDOW
 
-TIMER = "session"
+TIMER: Final = "session"
+SILENCE_TIMER: Final = "session-silence"
+LATE_ANSWERS: Final = 4
+"""A gateway is silent only after this many times the usual answer time, however short `silence_ns` is."""
+MAX_DOUBLINGS: Final = 6
 
 
 class _PendingMessage:
     """A message that some groups have not answered."""
 
-    __slots__ = ("groups", "message", "timeouts")
+    __slots__ = ("groups", "message", "sent_ns", "timeouts")
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, sent_ns: int) -> None:
         self.message = message
         self.groups: set[GroupId] = set(message.destinations)
+        self.sent_ns = sent_ns
+        """When it was sent, to this gateway if to one."""
         self.timeouts = 0
         """How often the timer ran out, up to 2; from 2 on every possible target was sent the request."""
 
@@ -75,6 +87,13 @@ class ClientSession(Process):
         self._timer_set = False
         self._gateway_index = 0
         """The number of changes of gateway: the index, modulo the group size, of the member that is the gateway."""
+        self._answered_ns: dict[ProcessId, int] = {}
+        """When each server answered last."""
+        self._answer_ns = 0
+        """How long answers usually take; 0 as long as there was none."""
+        self._moves = 0
+        """How often the client has left a silent gateway since the last answer."""
+        self._silence_timer_set = False
         self._absent: tuple[int, tuple[GroupId, ...]] = (0, ())
         """The epoch and the groups of the latest AbsentGroups."""
         self._unacknowledged_lost: dict[MessageId, Message] = {}
@@ -86,7 +105,7 @@ class ClientSession(Process):
             if self._blocked or sequence_of(message.id) - sequence_of(oldest) >= WINDOW:
                 self._blocked.append(message)
                 return
-        pending = self._pending[message.id] = _PendingMessage(message)
+        pending = self._pending[message.id] = _PendingMessage(message, self.now)
         contacts = self.contacts(message)
         if not self._config.gateways and not pending.groups.isdisjoint(self._absent[1]):
             pending.timeouts = 2
@@ -120,12 +139,15 @@ class ClientSession(Process):
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         match body:
             case Reply(message, group):
+                self._record_answer(sender, message)
                 self._handle_reply(message, group)
             case Done(messages):
+                self._record_answer(sender, messages[0])
                 for message in messages:
                     self._finish(message)
             case LeaderHint(group, leader):
-                self._leaders[group] = leader
+                if self.topology.group_of(leader) == group:  # a late hint may name a member that was removed
+                    self._leaders[group] = leader
             case Farewell():
                 self.on_peer_down(sender)
             case AbsentGroups(epoch, groups):
@@ -142,6 +164,15 @@ class ClientSession(Process):
             case _:
                 raise AssertionError(f"{body!r} is no body for a client")
 
+    def _record_answer(self, server: ProcessId, message: MessageId) -> None:
+        """Records that a server answered, and how long that took."""
+        self._answered_ns[server] = self.now
+        self._moves = 0
+        pending = self._pending.get(message)
+        if pending is not None:
+            took_ns = self.now - pending.sent_ns
+            self._answer_ns = took_ns if not self._answer_ns else (7 * self._answer_ns + took_ns) // 8
+
     def on_peer_down(self, peer: ProcessId) -> None:
         """Sends the requests of a gateway that stopped, or does not respond, to the next one at once."""
         group = self.topology.group_of(peer)
@@ -151,6 +182,7 @@ class ClientSession(Process):
         affected = [pending for pending in self._pending.values() if peer in self.contacts(pending.message)]
         self._gateway_index += 1
         for pending in affected:
+            pending.sent_ns = self.now
             self.send_all(self.contacts(pending.message), Request(pending.message), pending.message.id)
 
     def _leave_removed_gateway(self, peer: ProcessId) -> None:
@@ -206,7 +238,36 @@ class ClientSession(Process):
         for id in [id for id in self._unacknowledged_lost if sequence_of(message.id) - sequence_of(id) >= WINDOW]:
             del self._unacknowledged_lost[id]
 
+    def _patience_ns(self) -> int:
+        """How long a gateway may be silent."""
+        longest_ns = self._config.retry_ns[0]
+        if not self._answer_ns:
+            return longest_ns
+        usual_ns = max(self._config.silence_ns, LATE_ANSWERS * self._answer_ns)
+        return min(usual_ns << self._moves, longest_ns)
+
+    def _leave_silent_gateway(self) -> None:
+        """Moves away from a gateway that owes an answer for too long and has answered nothing meanwhile."""
+        since_ns = self.now - self._patience_ns()
+        checked: set[ProcessId] = set()
+        for pending in self._pending.values():
+            if pending.sent_ns > since_ns:
+                break  # later messages were sent later
+            for gateway in self.contacts(pending.message):
+                if gateway in checked:
+                    continue
+                checked.add(gateway)
+                if self._answered_ns.get(gateway, 0) <= since_ns:
+                    self.note("silent", pending.message.id, float(gateway))
+                    self._moves = min(self._moves + 1, MAX_DOUBLINGS)
+                    self.on_peer_down(gateway)
+                    return
+
     def on_timer(self, name: str) -> None:
+        if name == SILENCE_TIMER:
+            self._silence_timer_set = False
+            self._leave_silent_gateway()
+            return
         self._timer_set = False
         if self._absent[1]:
             self._resolve_lost()
@@ -249,10 +310,14 @@ class ClientSession(Process):
         if self._pending and not self._timer_set:
             self._timer_set = True  # and never cancelled: under load the next message comes long before it runs out
             self.set_timer(TIMER, self._config.retry_ns)
+        if self._pending and self._config.gateways and not self._silence_timer_set:
+            self._silence_timer_set = True
+            wait_ns = max(self._patience_ns() // 2, 1)
+            self.set_timer(SILENCE_TIMER, (wait_ns, wait_ns))
 
     def snapshot(self) -> ClientSessionState:
         return ClientSessionState(
-            tuple((p.message, tuple(sorted(p.groups)), p.timeouts) for p in self._pending.values()),
+            tuple((p.message, tuple(sorted(p.groups)), p.timeouts, p.sent_ns) for p in self._pending.values()),
             tuple(self._blocked),
             tuple(sorted(self._leaders.items())),
             self._timer_set,
@@ -260,13 +325,17 @@ class ClientSession(Process):
             self._absent,
             encode_topology(self.topology) if self.topology.configuration else b"",
             tuple(self._unacknowledged_lost.values()),
+            tuple(sorted(self._answered_ns.items())),
+            self._answer_ns,
+            self._moves,
+            self._silence_timer_set,
         )
 
     def restore(self, state: State) -> None:
         assert isinstance(state, ClientSessionState)
         self._pending = {}
-        for message, groups, timeouts in state.pending:
-            pending = self._pending[message.id] = _PendingMessage(message)
+        for message, groups, timeouts, sent_ns in state.pending:
+            pending = self._pending[message.id] = _PendingMessage(message, sent_ns)
             pending.groups = set(groups)
             pending.timeouts = timeouts
         self._blocked = list(state.blocked)
@@ -274,6 +343,9 @@ class ClientSession(Process):
         self._timer_set = state.timer_set
         self._gateway_index = state.gateway_index
         self._absent = state.absent
+        self._answered_ns = dict(state.answered_ns)
+        self._answer_ns, self._moves = state.answer_ns, state.moves
+        self._silence_timer_set = state.silence_timer_set
         self._unacknowledged_lost = {message.id: message for message in state.unacknowledged_lost}
         if state.topology:
             self.topology = decode_topology(state.topology)

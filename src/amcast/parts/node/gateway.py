@@ -7,19 +7,16 @@
       |            |<-Reply (one per group)-------|
       |<-Done------|
 
-Requests that arrive in one step and have the same destinations become one bundle (`kernel/bundle.py`). A lone message
-is a bundle of one and waits for nothing. While a bundle is in flight, further messages to the same destinations gather
-and leave when it is answered: the slower the order, the larger the bundles, and the less each message costs. If an
-answer does not come soon (a leader crashed), gathered messages leave after `GatewayConfig.gather_ns`.
-
-With several active clients, the next bundle leaves a little after the answer, so that clients that were just answered
-can be in it (`parts/node/gather_window.py`).
+Requests with the same destinations become one bundle (`kernel/bundle.py`). A lone message is a bundle of one and waits
+for nothing. Bundles leave at an interval that follows from how busy the path is (`parts/node/bundle_pace.py`), and
+messages gather meanwhile: the slower the order, the larger the bundles, and the less each message costs. If too many
+bundles are in flight and no answer comes (a leader crashed), gathered messages leave after `GatewayConfig.gather_ns`.
 
 The gateway is a client of its own protocol, with an ordinary session (`parts/client/session.py`): it retries, and it
 holds back bundles that would run too far ahead. When it crashes, its clients move to another gateway.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -32,13 +29,13 @@ from amcast.kernel.spec import Contacts
 from amcast.kernel.topology import Topology
 from amcast.parts.client.messages import Done, SessionConfig
 from amcast.parts.client.session import ClientSession
-from amcast.parts.node.gather_window import GatherWindow
+from amcast.parts.node.bundle_pace import BundlePace
 from amcast.parts.node.messages import GatewayConfig, GatewayState
 
 GATHER_TIMER: Final = "gather"
-WINDOW_TIMER: Final = "gather-window"
-MAX_WINDOWS: Final = 1024
-"""How many sets of destinations have a gather window. When there are more, all windows are forgotten."""
+PACE_TIMER: Final = "bundle-pace"
+MAX_PACES: Final = 1024
+"""How many sets of destinations have a pace. When there are more, all paces are forgotten."""
 
 Groups = tuple[GroupId, ...]
 
@@ -60,6 +57,8 @@ class Gateway:
         self.me = me
         self.config = config
         self._topology = topology
+        home = topology.group_of(me)
+        self._home: Groups = () if home is None else (home,)
         self._contacts = contacts
         self.has_work = False
         """Whether `step` must be called: messages were gathered, or a timer expired."""
@@ -80,15 +79,9 @@ class Gateway:
         self._is_overdue = False
         """Whether gathered messages may have waited for `gather_ns`."""
         self._is_gather_armed = False
-        self._windows: dict[Groups, GatherWindow] = {}
-        self._waiting: set[Groups] = set()
-        """Destinations whose gather window is open: the next bundle waits."""
-        self._window_ns = -1
-        """The length of a window whose timer is not set yet; -1 if there is none."""
-        self.total_wait = (0, 0)
-        """The time that all messages together have waited here, and the number of answered messages."""
-        self._counted_until = (0, 0)
-        """Until when `total_wait` is counted, and how many messages have waited since."""
+        self._paces: dict[Groups, BundlePace] = {}
+        self._timer_ns = 0
+        """When PACE_TIMER expires; 0 if it is not set."""
         self._resubmits: list[Event] = []
         """Messages of this process itself, to be multicast again without a bundle after a reconfiguration."""
         self.start(0)
@@ -164,21 +157,19 @@ class Gateway:
         self.gathered.setdefault(groups, []).extend(messages)
 
     def _record_return(self, groups: Groups, clients: Sequence[ProcessId]) -> None:
-        """Closes a gather window when the last client that it waits for has returned."""
-        window = self._windows.get(groups)
-        if window is not None and window.missing:
-            window.missing.difference_update(clients)
-            if not window.missing:
-                self._waiting.discard(groups)
+        """Records that clients have sent again."""
+        pace = self._paces.get(groups)
+        if pace is not None and pace.missing:
+            pace.missing.difference_update(clients)
 
     def expire_gather_timer(self) -> None:
         """The timer GATHER_TIMER expired: messages that have gathered for long enough leave with the next step."""
         self._is_gather_armed = False
         self._is_overdue = self.has_work = bool(self.gathered)
 
-    def expire_window_timer(self) -> None:
-        """The timer WINDOW_TIMER expired: gathered messages leave with the next step."""
-        self._waiting.clear()
+    def expire_pace_timer(self) -> None:
+        """The timer PACE_TIMER expired: gathered messages may leave with the next step."""
+        self._timer_ns = 0
         self.has_work = bool(self.gathered)
 
     # Steps
@@ -186,7 +177,6 @@ class Gateway:
     def step(self, events: list[Event], now: int) -> list[Effect]:
         """Steps the gateway at the end of a node's step: gives events to its session and bundles gathered messages."""
         self.has_work = False
-        self._count_waiting(now)
         effects: list[Effect] = []
         if self._resubmits:
             events += self._resubmits
@@ -195,9 +185,8 @@ class Gateway:
         while events:
             effects += self._acknowledge(self.session.step(events, now), now)
             events = self._make_bundles(now)
-        if self._window_ns >= 0:
-            effects.append(SetTimer(WINDOW_TIMER, self._window_ns, self._window_ns))
-            self._window_ns = -1
+        if self.gathered:
+            self._arm_pace_timer(now, effects)
         for groups in self.gathered:
             self._gathering_since_ns.setdefault(groups, now)
         if self.gathered and not self._is_gather_armed:
@@ -205,27 +194,34 @@ class Gateway:
             low, high = self.config.gather_ns
             waited_ns = now - min(self._gathering_since_ns.values())
             effects.append(SetTimer(GATHER_TIMER, max(low - waited_ns, 1), max(high - waited_ns, 1)))
-        self._counted_until = (now, len(self._requested))
         return effects
 
-    def _count_waiting(self, now: int) -> None:
-        """Adds the time since the last step for every message that waited (Little's law yields the average)."""
-        since_ns, waiting = self._counted_until
-        if waiting and now > since_ns:
-            self.total_wait = (self.total_wait[0] + waiting * (now - since_ns), self.total_wait[1])
+    def _arm_pace_timer(self, now: int, effects: list[Effect]) -> None:
+        """Sets the timer for the first gathered messages that wait for their pace alone, unless it expires before."""
+        waits = [self._wait_ns(groups, now) for groups in self.gathered]
+        wait_ns = min((wait for wait in waits if wait), default=0)
+        if wait_ns and (not self._timer_ns or now + wait_ns < self._timer_ns):
+            self._timer_ns = now + wait_ns
+            effects.append(SetTimer(PACE_TIMER, wait_ns, wait_ns))
+
+    def _wait_ns(self, groups: Groups, now: int) -> int:
+        """How long the next bundle to these destinations has to wait for its pace."""
+        pace = self._paces.get(groups)
+        return 0 if pace is None else pace.wait_ns(now, groups in self._in_flight)
 
     def _make_bundles(self, now: int) -> list[Event]:
-        """Bundles the gathered messages that need not wait for a bundle in flight or a gather window."""
+        """Bundles the gathered messages that need not wait for their pace or for bundles in flight."""
         submits: list[Event] = []
         if not self.gathered:
             self._is_overdue = False
             return submits
         for groups, messages in sorted(self.gathered.items()):
-            must_wait = groups in self._waiting or self._in_flight.get(groups, 0) >= self.config.max_in_flight
-            if must_wait and not self._has_gathered_long(groups, now):
+            if self._must_wait(groups, now) and not self._has_gathered_long(groups, now):
                 continue
             del self.gathered[groups]
             self._gathering_since_ns.pop(groups, None)
+            if groups in self._paces:
+                self._paces[groups].sent_ns = now
             for share in self._split(messages):
                 bundle = make_bundle(self.sender, self._sequence, groups, share)
                 self._sequence += 1
@@ -235,6 +231,13 @@ class Gateway:
                 submits.append(Submit(bundle))
         self._is_overdue = False
         return submits
+
+    def _must_wait(self, groups: Groups, now: int) -> bool:
+        in_flight, pace = self._in_flight.get(groups, 0), self._paces.get(groups)
+        if pace is None:
+            return in_flight >= self.config.max_in_flight
+        most = self.config.max_in_flight if pace.may_overlap else 1
+        return in_flight >= most or pace.wait_ns(now, in_flight > 0) > 0
 
     def _has_gathered_long(self, groups: Groups, now: int) -> bool:
         return self._is_overdue and now - self._gathering_since_ns.get(groups, now) >= self.config.gather_ns[0]
@@ -266,11 +269,10 @@ class Gateway:
             groups = messages[0].destinations
             self._decrement_in_flight(groups)
             took_ns = now - self._sent_ns.pop(effect.message, now)
-            self.total_wait = (self.total_wait[0], self.total_wait[1] + len(messages))
             last_by_client = dict(zip(map(_sender, messages), map(_id, messages), strict=True))
-            has_others = groups in self.gathered or messages[0].sender != messages[-1].sender
-            if took_ns and self.config.gather_windows and has_others:
-                self._open_window(groups, last_by_client, now, took_ns)
+            if took_ns and self.config.is_paced:
+                local = self._paces.get(self._home) if groups != self._home else None
+                self._find_pace(groups).record_answer(last_by_client, now, took_ns, local)
             self._send_done(messages, last_by_client, effects)
         return effects
 
@@ -301,19 +303,13 @@ class Gateway:
                 about = client_ids[0] if len(client_ids) == 1 else tuple(client_ids)
                 effects.append(Send((client,), Done(tuple(client_ids)), about))
 
-    def _open_window(self, groups: Groups, clients: Iterable[ProcessId], now: int, took_ns: int) -> None:
-        window = self._windows.get(groups)
-        if window is None:
-            if len(self._windows) == MAX_WINDOWS:
-                self._windows.clear()
-            window = self._windows[groups] = GatherWindow()
-        if groups not in self._in_flight:
-            window.end_round()
-        window.start_round(clients)
-        window.record_bundle(now, *self.total_wait)
-        if not self._waiting:
-            self._window_ns = window.duration_ns(took_ns)
-        self._waiting.add(groups)
+    def _find_pace(self, groups: Groups) -> BundlePace:
+        pace = self._paces.get(groups)
+        if pace is None:
+            if len(self._paces) == MAX_PACES:
+                self._paces.clear()
+            pace = self._paces[groups] = BundlePace()
+        return pace
 
     # Queries
 
@@ -334,10 +330,8 @@ class Gateway:
             self._is_gather_armed,
             self.session.snapshot(),
             tuple(sorted(self._sent_ns.items())),
-            tuple(sorted(self._waiting)),
-            tuple(window.snapshot(groups) for groups, window in sorted(self._windows.items())),
-            self.total_wait,
-            self._counted_until,
+            tuple(pace.snapshot(groups) for groups, pace in sorted(self._paces.items())),
+            self._timer_ns,
             tuple(sorted(self._gathering_since_ns.items())),
         )
 
@@ -360,9 +354,8 @@ class Gateway:
         self._resubmits = []
         self._is_gather_armed = state.is_gather_armed
         self._sent_ns = dict(state.sent_ns)
-        self._waiting = set(state.waiting)
-        self._windows = {window.groups: GatherWindow.from_state(window) for window in state.windows}
-        self.total_wait, self._counted_until = state.total_wait, state.counted_until
+        self._paces = {pace.groups: BundlePace.from_state(pace) for pace in state.paces}
+        self._timer_ns = state.timer_ns
         self._gathering_since_ns = dict(state.gathering_since_ns)
         self.session = self._make_session()
         self.session.restore(state.session)

@@ -3,16 +3,19 @@
 Source: Chandra, Hadzilacos, Toueg, "The weakest failure detector for solving consensus" (1996); 003 section 2.2.
 
 Every member sends heartbeats to the others. A member that is silent for too long is suspected. It is trusted again,
-with twice the timeout, when a heartbeat arrives. The leader is the trusted member that has run longest, by its own
-clock; among equals (in their first incarnations, all are equal) the one with the lowest (incarnation, index). A member
-that restarted does not take the lead back from one that ran on, so leadership moves only when it must: in a rolling
-restart once, and not back to the first member when the incarnations are equal again. Clocks and wrong suspicions are
-harmless: no protocol's safety depends on the oracle.
+with twice the timeout, when a heartbeat arrives: on a machine that is too busy for heartbeats elections end after a
+few. Each minute without a wrong suspicion halves the timeout again, so a busy minute does not delay elections for ever.
+
+The leader is the trusted member that has run longest, by its own clock; among equals (in their first incarnations, all
+are equal) the one with the lowest (incarnation, index). A member that restarted does not take the lead back from one
+that ran on, so leadership moves only when it must: in a rolling restart once, and not back to the first member when the
+incarnations are equal again. Clocks and wrong suspicions are harmless: no protocol's safety depends on the oracle.
 """
 
 from collections.abc import Callable
 from typing import Final
 
+from amcast.kernel.config import MILLISECOND
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.parts.client.messages import Farewell
@@ -22,6 +25,8 @@ HEARTBEAT_TIMER: Final = "omega"
 TIMEOUT_PREFIX: Final = "omega-"
 """The timer "omega-3" expires when member 3 has been silent for too long."""
 MAX_DOUBLINGS: Final = 6
+FORGIVE_NS: Final = 60_000 * MILLISECOND
+"""The time after which a wrong suspicion is forgiven, one after the other."""
 
 
 class Omega:
@@ -51,8 +56,10 @@ class Omega:
         self._since: dict[ProcessId, int] = dict.fromkeys(members, 0)
         """When that incarnation began, on the member's clock."""
         self._suspected: set[ProcessId] = set() if suspected is None else suspected
-        self._mistakes: dict[ProcessId, int] = {}
-        """How many suspicions of each member were wrong."""
+        self._mistakes: dict[ProcessId, tuple[int, int]] = {}
+        """How many suspicions of each member were wrong and are not forgiven, and when the last one was found out."""
+        self._met: set[ProcessId] = set()
+        """Members that sent a heartbeat. One that starts later than the owner is not suspected wrongly before."""
         self._left: dict[ProcessId, int] = {}
         """The incarnation in which a member announced that it leaves: its later heartbeats of that incarnation do not
         count."""
@@ -76,9 +83,10 @@ class Omega:
             return None
         if sender in self._suspected:
             self._suspected.discard(sender)
-            if body.incarnation <= self._incarnations[sender]:
+            if body.incarnation <= self._incarnations[sender] and sender in self._met:
                 # In a later incarnation it had crashed, and the suspicion was right.
-                self._mistakes[sender] = min(self._mistakes.get(sender, 0) + 1, MAX_DOUBLINGS)
+                self._mistakes[sender] = min(self._count_mistakes(sender) + 1, MAX_DOUBLINGS), self.owner.now
+        self._met.add(sender)
         if body.incarnation >= self._incarnations[sender]:
             self._incarnations[sender] = body.incarnation
             self._since[sender] = body.since_ns
@@ -118,6 +126,7 @@ class Omega:
             for table in (self._incarnations, self._since, self._mistakes, self._left):
                 table.pop(member, None)
             self._suspected.discard(member)
+            self._met.discard(member)
         self.members = members
         self.others = tuple(member for member in members if member != me)
         for member in new:
@@ -161,8 +170,13 @@ class Omega:
 
     def _restart_timeout(self, member: ProcessId) -> None:
         low, high = self.config.suspect_after_ns
-        factor = 1 << self._mistakes.get(member, 0)
+        factor = 1 << self._count_mistakes(member)
         self.owner.set_timer(f"{TIMEOUT_PREFIX}{member}", (low * factor, high * factor))
+
+    def _count_mistakes(self, member: ProcessId) -> int:
+        """How many wrong suspicions are not forgiven."""
+        count, at_ns = self._mistakes.get(member, (0, 0))
+        return max(0, count - (self.owner.now - at_ns) // FORGIVE_NS)
 
     def _elect(self) -> ProcessId | None:
         trusted = (member for member in self.members if member not in self._suspected)
@@ -185,6 +199,7 @@ class Omega:
             tuple(sorted(self._left.items())),
             tuple(sorted(self._since.items())),
             self.members,
+            tuple(sorted(self._met)),
         )
 
     def restore(self, state: OmegaState) -> None:
@@ -195,6 +210,7 @@ class Omega:
         self._suspected.update(state.suspected)
         self._mistakes = dict(state.mistakes)
         self._left = dict(state.left)
+        self._met = set(state.met)
         self._since = dict(state.since)
         self.members = state.members
         self.others = tuple(member for member in self.members if member != self.owner.me)

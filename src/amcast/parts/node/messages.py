@@ -28,8 +28,8 @@ class OmegaConfig(Config, frozen=True):
 
     heartbeat_ns: int = 200 * MILLISECOND
     """The time between two heartbeats."""
-    suspect_after_ns: tuple[int, int] = (500 * MILLISECOND, 700 * MILLISECOND)
-    """The silence after which a member is suspected; doubled with each wrong suspicion."""
+    suspect_after_ns: tuple[int, int] = (400 * MILLISECOND, 550 * MILLISECOND)
+    """The silence after which a member is suspected; doubled with each wrong suspicion, which is forgiven in time."""
 
     def __post_init__(self) -> None:
         low, high = self.suspect_after_ns
@@ -194,10 +194,11 @@ class OmegaState(State, frozen=True):
     leader: ProcessId
     incarnations: tuple[tuple[ProcessId, int], ...]
     suspected: tuple[ProcessId, ...]
-    mistakes: tuple[tuple[ProcessId, int], ...]
+    mistakes: tuple[tuple[ProcessId, tuple[int, int]], ...]
     left: tuple[tuple[ProcessId, int], ...] = ()
     since: tuple[tuple[ProcessId, int], ...] = ()
     members: tuple[ProcessId, ...] = ()
+    met: tuple[ProcessId, ...] = ()
 
 
 class GatewayConfig(Config, frozen=True):
@@ -210,12 +211,12 @@ class GatewayConfig(Config, frozen=True):
     }
     retry_ns: tuple[int, int] = (1000 * MILLISECOND, 2000 * MILLISECOND)
     """How long a gateway waits for replies to a bundle before it requests it from all members."""
-    max_in_flight: int = 1
+    max_in_flight: int = 64
     """How many bundles may be in flight to the same destinations; further messages gather for the next bundle."""
     gather_ns: tuple[int, int] = (100 * MILLISECOND, 100 * MILLISECOND)
-    """The time after which gathered messages no longer wait for the bundle in flight."""
-    gather_windows: bool = True
-    """Whether the next bundle waits a little for clients that were just answered and send again at once."""
+    """The time after which gathered messages no longer wait for bundles in flight."""
+    is_paced: bool = True
+    """Whether bundles leave at an interval (`parts/node/bundle_pace.py`)."""
     bundle_messages: int = 1024
     """The most messages in a bundle."""
     bundle_bytes: int = 256 * 1024
@@ -232,23 +233,17 @@ class GatewayConfig(Config, frozen=True):
             raise ValueError(f"gather_ns = {list(self.gather_ns)}; expected a range above 0, lower end first")
 
 
-class GatherWindowState(State, frozen=True):
-    """The snapshot of the gather window of some destinations."""
+class BundlePaceState(State, frozen=True):
+    """The snapshot of the pace of bundles to some destinations."""
 
     groups: tuple[GroupId, ...]
-    clients: int
+    interval_ns: int
+    sent_ns: int
     missing: tuple[ProcessId, ...]
-    empty_rounds: int
-    is_long: bool
-    short_result: tuple[int, int]
-    long_result: tuple[int, int]
-    phases: int
-    bundles: int
-    phase_start: tuple[int, int, int]
-    is_trial: bool
-    next_trial: int
-    trial_interval: int
-    failed_trials: int
+    least_ns: int
+    least_before_ns: int
+    period_ns: int
+    may_overlap: bool
 
 
 class GatewayState(State, frozen=True):
@@ -262,10 +257,8 @@ class GatewayState(State, frozen=True):
     is_gather_armed: bool
     session: ClientSessionState
     sent_ns: tuple[tuple[MessageId, int], ...] = ()
-    waiting: tuple[tuple[GroupId, ...], ...] = ()
-    windows: tuple[GatherWindowState, ...] = ()
-    total_wait: tuple[int, int] = (0, 0)
-    counted_until: tuple[int, int] = (0, 0)
+    paces: tuple[BundlePaceState, ...] = ()
+    timer_ns: int = 0
     gathering_since_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
 
 

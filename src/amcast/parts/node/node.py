@@ -48,18 +48,18 @@ from amcast.kernel.events import (
     Timer,
 )
 from amcast.kernel.folder import KnownFolder
-from amcast.kernel.ids import GroupId, MessageId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId, sender_of
 from amcast.kernel.message import Body, Message, Record, Reply, Request, State
 from amcast.kernel.process import Accepted, Process
 from amcast.kernel.reconfiguration import decode_topology
 from amcast.kernel.spec import Contacts
 from amcast.kernel.topology import Topology
-from amcast.parts.client.messages import Done, Farewell, LeaderHint
+from amcast.parts.client.messages import AbsentGroups, Done, Farewell, LeaderHint
 from amcast.parts.client.session import TIMER as SESSION_TIMER
 from amcast.parts.membership.reconfigurable import Reconfigurable
 from amcast.parts.node.admission import GRACE_TIMER, RETRY_TIMER, Admission
 from amcast.parts.node.comparison_results import Outcome
-from amcast.parts.node.gateway import GATHER_TIMER, WINDOW_TIMER, Gateway
+from amcast.parts.node.gateway import GATHER_TIMER, PACE_TIMER, Gateway
 from amcast.parts.node.leader_oracle import HEARTBEAT_TIMER, Omega
 from amcast.parts.node.messages import (
     AcceptedReport,
@@ -84,6 +84,7 @@ from amcast.parts.ordering.delivered_set import DeliveredSet
 
 NODE_BODIES: Final = frozenset(
     {
+        AbsentGroups,
         AcceptedReport,
         AcceptedRequest,
         AdmissionReply,
@@ -91,6 +92,7 @@ NODE_BODIES: Final = frozenset(
         Done,
         Farewell,
         Heartbeat,
+        LeaderHint,
         OrderReport,
         OrderRequest,
         Reply,
@@ -195,12 +197,19 @@ class Node(Process):
     def is_readable(self) -> bool:  # type: ignore[override]
         return self.reads is not None
 
+    @property
+    def bundles_requests(self) -> bool:  # type: ignore[override]
+        return self.gateway is not None
+
     def _state_accepted(self) -> Accepted | None:
         """What this member states to readers; nothing while it is not one that others may rely on."""
         return self.protocol.accepted() if self.is_serving and self._is_member() else None
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self.delivered or self.protocol.has_delivered(message)
+
+    def stored_message(self, message: MessageId) -> Message | None:
+        return self.protocol.stored_message(message)
 
     # Steps
 
@@ -480,8 +489,8 @@ class Node(Process):
             self._gateway_events.append(event)
         elif name == GATHER_TIMER:
             self.gateway.expire_gather_timer()
-        elif name == WINDOW_TIMER:
-            self.gateway.expire_window_timer()
+        elif name == PACE_TIMER:
+            self.gateway.expire_pace_timer()
         else:
             return False
         return True
@@ -521,6 +530,8 @@ class Node(Process):
         elif kind is OrderRequest:
             if self.real_time is not None:
                 self.real_time.handle_request(sender, body)  # type: ignore[arg-type]
+        elif kind is LeaderHint or kind is AbsentGroups:
+            pass  # for the sender of a message, which is this process if it is in doubt; it asks all members anyway
         elif kind is AcceptedRequest:
             if self.reads is not None:
                 self.reads.handle_request(sender, body)  # type: ignore[arg-type]
@@ -585,7 +596,7 @@ class Node(Process):
             if extra is not None:
                 self.send(receiver, extra)
             return True
-        if self.gateway is None and sender == message.sender:
+        if self.gateway is None and sender == message.sender and sender not in self._servers:
             leader = self._leaders[self.home]
             if leader not in (self.me, self.topology.members(self.home)[0]):
                 self.send(sender, LeaderHint(self.home, leader), message.id)
@@ -772,30 +783,42 @@ class Node(Process):
     # Bundles and the trace
 
     def attribute_to_messages(self, effects: list[Effect]) -> list[Effect]:
-        if self.gateway is None:
+        if self.gateway is None and self._reconfigurable is None:
             return effects
         return [
             Send(effect.targets, effect.body, self._messages_in(effect.about), effect.deferrable)
-            if type(effect) is Send
+            if type(effect) is Send and effect.about is not None
             else effect
             for effect in effects
         ]
 
     def _messages_in(self, about: About) -> About:
         """Replaces bundles by their messages. A bundle that this process does not hold (it is being fetched) is left
-        out."""
-        if about is None or (type(about) is int and not is_bundle(about)):
+        out, and so are markers of processes without memory: they concern the membership of one group."""
+        if self._reconfigurable is not None:
+            about = self._leave_out_markers(about)
+        if type(about) is int and not is_bundle(about):
+            return about
+        if about is None or self.gateway is None:
             return about
         ids: list[MessageId] = []
         for id in about if isinstance(about, tuple) else (about,):
             if is_bundle(id):
-                assert self.gateway is not None
                 bundle = self.protocol.stored_message(id)
                 messages = self.gateway.bundle_content(id) or (bundle_messages(bundle) if bundle is not None else [])
                 ids += [message.id for message in messages]
             else:
                 ids.append(id)
         return None if not ids else ids[0] if len(ids) == 1 else tuple(dict.fromkeys(ids))
+
+    def _leave_out_markers(self, about: About) -> About:
+        """Leaves markers out: a server whose members may change multicasts nothing else."""
+        assert self._reconfigurable is not None
+        is_server = self._reconfigurable.is_server
+        if isinstance(about, tuple):
+            markers = [id for id in about if is_server(sender_of(id))]
+            return tuple([id for id in about if id not in markers]) or None if markers else about
+        return None if about is None or is_server(sender_of(about)) else about
 
     def client_notice(self) -> Body | None:
         return None if self._reconfigurable is None else self._reconfigurable.make_announcement()

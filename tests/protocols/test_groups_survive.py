@@ -160,7 +160,7 @@ def test_repeated_request_is_delivered_once_and_resolved_again(name: str) -> Non
     stage.steps(200)
     message = stage.multicasts[id]
     client = stage.world.processes[message.sender]
-    client.restore(type(client.snapshot())(((message, message.destinations, True),), (), (), False))
+    client.restore(type(client.snapshot())(((message, message.destinations, True, 0),), (), (), False))
     stage.world.resolved.clear()
     client.on_timer("session")
     for effect in client.step((), stage.world.now):

@@ -13,8 +13,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import MessageId, ProcessId
-from amcast.kernel.message import Body, Message, Record
+from amcast.kernel.message import Body, Message, Record, State
 
 Slot = int
 
@@ -57,9 +58,18 @@ class Listener:
         just chosen it, rather than inherited the value from an earlier ballot. `needs_reports`: the votes that were
         reported with the promises of the ballot leave no other choice."""
 
-    def vote(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
+    def vote(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        slot: Slot,
+        needs_proposal: bool = False,
+        memory_losses: tuple[int, ...] = (),
+    ) -> None:
         """The source accepted the value that was proposed for a slot in a ballot. In a record, a ballot of -1 stands
-        for the one that the records before it name."""
+        for the one that the records before it name. `needs_proposal`: it was proposed in a body, also to the leader
+        itself. `memory_losses`: the last incarnation of each member that it knows to have begun without memory."""
 
     def hold(self, domain: Domain, source: ProcessId, ballot: int, length: int) -> None:
         """The source takes part in a ballot, and accepted every slot of its log below `length`. In a record, a ballot
@@ -73,6 +83,17 @@ class Listener:
 
     def promise(self, domain: Domain, source: ProcessId, ballot: int) -> None:
         """The source takes no part in lower ballots from now on."""
+
+    def stand(self, domain: Domain, source: ProcessId, ballot: int) -> None:
+        """The source asks for promises of a ballot that it has made up."""
+
+    def admit(self, domain: Domain, source: ProcessId, loss: int, clock: int) -> None:
+        """The source votes for the admission of a member that began an incarnation (`loss`) without memory: the target
+        of the present body. It tells it its clock."""
+
+    def campaign(self, domain: Domain, source: ProcessId, ballot: int, incarnation: int, memory_loss: int) -> None:
+        """The source, in this incarnation, asks for promises of its ballot. Its last incarnation that began without
+        memory was `memory_loss`: whoever promises the ballot passes that on."""
 
     def lead(self, domain: Domain, source: ProcessId, ballot: int) -> None:
         """The source leads its ballot: a majority has promised it."""
@@ -109,6 +130,25 @@ class Listener:
     def raise_clock(self, domain: Domain, source: ProcessId, ballot: int, clock: int) -> None:
         """The same for a clock that is at least so high."""
 
+    def limit_timestamps(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        clock: int,
+        memory_losses: tuple[int, ...],
+        leads: bool,
+    ) -> None:
+        """The source takes part in a ballot and gives no timestamp at or below its clock from now on. `leads`: it leads
+        the ballot."""
+
+    def pass_timestamp(self, domain: Domain, source: ProcessId, timestamp: int) -> None:
+        """The source acts on the belief that nobody in the domain, present leader or later one, will give a timestamp
+        at or below this one."""
+
+    def pass_own_clock(self, source: ProcessId, timestamp: int) -> None:
+        """The source acts on the belief that its own clock has passed a timestamp."""
+
     def start_ballot(
         self,
         domain: Domain,
@@ -123,7 +163,8 @@ class Listener:
 
     def reach(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
         """The source has come so far: "position" is the number of its deliveries, "rank" that of the last one, "memory
-        losses" the last incarnation of each member that is known to have begun without memory."""
+        losses" the last incarnation of each member that is known to have begun without memory, "durable round" the
+        round after which it would restart."""
 
     def claim(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
         """The source acts on the belief that a majority has come so far."""
@@ -133,6 +174,18 @@ class Listener:
 
     def order(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
         """The source, as the leader of a ballot, orders its group to deliver what the slot decides."""
+
+    def count_votes(self, domain: Domain, source: ProcessId, slot: Slot) -> None:
+        """The source acts on the belief that a majority accepted what the slot has in one ballot, and remembers it."""
+
+    def rely_on_clock(self, domain: Domain, source: ProcessId, member: ProcessId, clock: int, loss: int) -> None:
+        """The source relies on the clock that a member acknowledged; `loss`: the last incarnation that it knows the
+        member to have begun without memory."""
+
+    def rely_on_vote(
+        self, domain: Domain, source: ProcessId, member: ProcessId, ballot: int, slot: Slot, loss: int
+    ) -> None:
+        """The same for a member's vote."""
 
     def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
         """The source passes on the decided timestamp of a message."""
@@ -163,9 +216,32 @@ class Listener:
         """The value that was proposed for a slot in a ballot; None if none was."""
         return None
 
+    def may_be_asked(self, domain: Domain, process: ProcessId, message: MessageId) -> bool:
+        """Whether a process has delivered a message, in its present incarnation, that no majority of another domain is
+        known to have delivered."""
+        return False
+
+    def has_promised_above(self, domain: Domain, process: ProcessId, ballot: int) -> bool:
+        """Whether a process has promised a higher ballot in its present incarnation."""
+        return False
+
+    def holds_message(self, process: ProcessId, message: MessageId) -> bool:
+        """Whether a process has the content of a message at the end of the present step."""
+        return False
+
 
 StateBody = Callable[[Listener, ProcessId, Any], None]
-"""Tells a listener what a body, sent by this process, states. Also: what a record of this process states."""
+"""Tells a listener what a body, sent by this process, states. Also: what a record or a snapshot of this process
+states."""
+StateDelivery = Callable[[Listener, ProcessId, Deliver], None]
+"""Tells a listener on which beliefs a process delivers."""
+FindLosses = Callable[[Any], tuple[int, ...]]
+"""The last incarnation of each member of its sender's group that a body says to have begun without memory."""
+Answers = Callable[[Body], bool]
+"""Whether a body, sent to who asked, answers a question."""
+Duty = Callable[[Listener, ProcessId, ProcessId, Any], Answers | None]
+"""From a process, a sender and a body that the process receives from it: what the process must send it in the same
+step; None: nothing."""
 Probe = Callable[[ProcessId, int], tuple[ProcessId, Body] | None]
 """From a process and a ballot: a candidate of a ballot, and its request for a promise. The ballot is the highest one
 below the given ballot; for -1 it is higher than any that occurs. None: there is no such candidate."""
@@ -179,3 +255,12 @@ class StatementTable:
     records: Mapping[type[Record], StateBody] = field(default_factory=dict)
     probe: Probe | None = None
     """What a restarted member is asked, to compare its answer with everything that it has said. None: nothing."""
+    delivery: StateDelivery | None = None
+    has_first_record: bool = False
+    """Whether a process begins with a record, so that an empty disk means that it lost its memory."""
+    states: Mapping[type[State], StateBody] = field(default_factory=dict)
+    """From types of snapshots: what a process relies on, as its snapshot shows."""
+    losses: Mapping[type[Body], FindLosses] = field(default_factory=dict)
+    """Bodies that tell which members lost their memory: the snapshot of who hears of another loss is heard at once."""
+    duties: Mapping[type[Body], Duty] = field(default_factory=dict)
+    """What processes owe to the senders of bodies."""

@@ -15,7 +15,7 @@ from amcast.kernel.message import Body, Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.parts.broadcast.generic import PAXOS_TIMER, GenericBroadcast, faults_tolerated
-from amcast.parts.broadcast.messages import CLOSE, OPEN, Item, Tops
+from amcast.parts.broadcast.messages import CLOSE, OPEN, Ack, Item, Tops
 
 RETRY = (1000, 1000)
 
@@ -235,6 +235,16 @@ def test_reopened_stream_continues_after_what_the_others_completed() -> None:
     simulation.run_until_quiet()
     assert {member.generic.open for member in simulation.members.values()} == {(0, 1, 2, 3)}
     assert {member.generic.base[3] for member in simulation.members.values()} == {5}
+
+
+def test_items_that_an_installed_state_covers_are_acknowledged() -> None:
+    """Nobody sends them any more; without them a later item would never count as held."""
+    simulation = Simulation(3, 0)
+    member = simulation.members[0]
+    member.generic.install_progress(0, (0, 2, 0))
+    member.generic.add_item(1, 3, ())
+    simulation.step(0)
+    assert simulation.flight[0, 2][-1] == Ack(0, (0, 3, 0))
 
 
 def test_restored_process_equals_the_original() -> None:

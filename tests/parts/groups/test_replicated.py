@@ -8,14 +8,14 @@ import pytest
 
 from amcast.check.judge import judge
 from amcast.kernel.effects import Deliver, Effect, Send
-from amcast.kernel.events import Receive, Started
+from amcast.kernel.events import Receive, Started, Timer
 from amcast.kernel.message import Message, Request
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
 from amcast.lab.delays import measure_delays
 from amcast.lab.runs import fuzz_seed, prepare_run
 from amcast.parts.consensus.messages import Entry
-from amcast.parts.groups.replicated import GROUP_MESSAGE, REQUEST, ReplicatedGroup
+from amcast.parts.groups.replicated import GROUP_MESSAGE, REQUEST, RETRY, ReplicatedGroup
 from amcast.parts.groups.replicated_messages import GroupMessage, GroupMessageAck
 from amcast.parts.node.node import Node
 from amcast.protocols.flexcast import process as flexcast
@@ -111,6 +111,17 @@ def test_only_the_leader_sends_and_every_member_retains_until_acknowledged() -> 
         assert 1 not in process._unacknowledged, "idle channels are not stored"
 
 
+def test_body_goes_to_the_first_member_alone_until_it_is_overdue() -> None:
+    leader = ReplicatedGroup(0, TOPOLOGY, RingConfig(transfer="leader"), Ring, (Pass, End), RingState)
+    leader.step([Started()], 0)
+    first = sends(decide(leader, Entry(REQUEST, 7, message=Message(7, CLIENT, (0, 1)))), GroupMessage)
+    assert [send.targets for send in first] == [TOPOLOGY.members(1)[:1]]
+    again = sends(leader.step([Timer(RETRY)], 1), GroupMessage)
+    assert [send.targets for send in again] == [TOPOLOGY.members(1)]
+    leader.step([Receive(3, GroupMessageAck(1, 1))], 2)
+    assert sends(leader.step([Timer(RETRY)], 3), GroupMessage) == []
+
+
 def test_lagging_member_does_not_retain_acknowledged_bodies() -> None:
     follower = member(1)
     follower.step([Receive(3, GroupMessageAck(1, 1))], 0)
@@ -159,6 +170,25 @@ def test_protocols_survive_all_faults_with_a_short_log(name: str) -> None:
         assert outcome.status == "holds", f"amcast fuzz --protocol {name} --seeds {seed}: {outcome.story}"
         notes.update(outcome.notes)
     assert {"resent", "led", "admitted"} <= set(notes), notes
+
+
+@pytest.mark.parametrize("name", ["treecast", "flexcast"])
+def test_rings_and_single_receivers_survive_all_faults(name: str) -> None:
+    prepared = make_plan(SPECS[name], "all", keep=4, consensus="ring", transfer="leader")
+    for seed in range(8):
+        outcome = fuzz_seed(prepared, seed)
+        assert outcome.status == "holds", f"seed {seed}: {outcome.story}"
+
+
+def test_ring_sends_fewer_packets_in_more_delays_and_claims_none() -> None:
+    plain, ringed = (
+        measure_delays(SPECS["treecast"], 2, 5, {"consensus": kind, "transfer": "leader"}) for kind in ("paxos", "ring")
+    )
+    assert ringed.packets < plain.packets
+    assert (ringed.delays_max or 0) > (plain.delays_max or 0)
+    assert plain.claimed
+    assert plain.holds
+    assert not ringed.claimed
 
 
 @pytest.mark.parametrize("name", SPECS)

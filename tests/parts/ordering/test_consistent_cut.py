@@ -126,6 +126,21 @@ def test_gap_ends_what_is_closed_until_a_statement_covers_it() -> None:
     assert order.closed == 3
 
 
+def test_gap_is_filled_by_a_statement_that_ends_where_it_ends() -> None:
+    """Perhaps nothing is ever delivered after it."""
+    order = GroupOrder()
+    order.skip(4)
+    assert order.learn(0, 0, 4, (message(8, 3),))
+    assert (order.gap, order.closed) == (None, 3)
+
+
+def test_gap_is_over_when_a_statement_that_does_not_reach_it_closes_its_end() -> None:
+    order = GroupOrder()
+    order.skip(4)
+    assert not order.learn(4, 6, 8, ())
+    assert order.gap is None
+
+
 def test_gap_is_over_when_everything_in_it_is_closed() -> None:
     order = GroupOrder()
     order.skip(4)

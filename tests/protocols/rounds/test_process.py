@@ -5,13 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from amcast.kernel.effects import Send
 from amcast.kernel.errors import UsageError
+from amcast.kernel.events import Receive, Started
+from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
 from amcast.kernel.topology import Topology
 from amcast.lab.runs import prepare_run
+from amcast.parts.broadcast.messages import Ack, Item, ItemRequest
 from amcast.parts.client.messages import AbsentGroups
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.rounds.a_dt import tolerates
+from amcast.protocols.rounds.messages import RoundsCore, StateTransfer
 from amcast.protocols.rounds.process import contact
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
@@ -278,6 +283,22 @@ def test_crashed_process_of_a_dt_stays_silent() -> None:
     assert stage.world.history[0] == stage.world.history[1] != []
     assert stage.protocol(3)._has_crashed
     assert not stage.world.timers[3]
+
+
+@pytest.mark.parametrize("instance", [0, 4])
+def test_installed_state_of_a_dt_brings_its_batches_and_counts_as_held(instance: int) -> None:
+    """Also the state of a member that has applied as many instances, and delivered one more round."""
+    topology = Topology.grid(2, 3, 1)
+    spec = CATALOGUE["a-dt"]
+    member = spec.process(2, topology, spec.configure({}))
+    member.step((Started((), 0),), 0)
+    batch = (Message(message_id(6, 0), 6, (0, 1)),)
+    core = RoundsCore(0, instance, 1, (), ((2, batch),), (), (), (), (0, (1, 1)))
+    effects = member.step((Receive(1, StateTransfer(msgspec.msgpack.encode(core))),), 0)
+    # Round 1 is in the state, and batch 2 came with it; the other group's stream goes on behind round 1.
+    assert [one.body for one in effects if isinstance(one, Send)] == [Ack(0, (2, 1))]
+    asked = member.step((Receive(1, ItemRequest(0, 2)),), 0)
+    assert [one.body for one in asked if isinstance(one, Send)] == [Item(0, 2, batch)]
 
 
 def test_tolerated_crashes_of_a_dt_depend_on_the_topology() -> None:

@@ -251,6 +251,23 @@ def test_leader_needs_promises_of_a_majority_that_count_together(scene: Scene) -
     assert len(scene.broken) == 2
 
 
+def test_candidate_goes_to_higher_ballots_within_an_incarnation(scene: Scene) -> None:
+    for incarnation, ballot in ((0, 5), (0, 5), (0, 9), (1, 7)):  # a restart may have forgotten a refusal
+        scene.ledger.campaign(VOLATILE, 0, ballot, incarnation, 0)
+    assert scene.broken == []
+    scene.ledger.campaign(VOLATILE, 0, 6, 1, 0)
+    assert scene.broken == ["rising ballots"]
+
+
+@pytest.mark.parametrize(("passed_on", "expected"), [(2, []), (3, []), (1, ["losses passed on"])])
+def test_promise_passes_on_the_loss_of_memory_of_its_candidate(
+    scene: Scene, passed_on: int, expected: list[str]
+) -> None:
+    scene.ledger.campaign(VOLATILE, 0, 8, 2, 2)
+    scene.ledger.report_votes(VOLATILE, 1, 8, 0, {}, (passed_on, 0, 0))
+    assert scene.broken == expected
+
+
 def test_clock_log_and_position_never_go_back(scene: Scene) -> None:
     for clock in (5, 4):
         scene.ledger.publish_clock(VOLATILE, 1, 0, clock)
@@ -518,3 +535,188 @@ def test_ledger_that_missed_the_past_accuses_nobody_of_a_missing_majority() -> N
     ledger.decide_timestamp(VOLATILE, 0, 5, 3)
     ledger.claim(VOLATILE, 0, "position", 4)
     assert broken == []
+
+
+@pytest.mark.parametrize(("clock", "expected"), [(7, []), (6, ["nothing forgotten"])])
+def test_member_without_memory_gets_the_clock_that_its_majority_had_passed(
+    scene: Scene, clock: int, expected: list[str]
+) -> None:
+    for member, published in ((0, 3), (1, 9), (2, 7)):
+        scene.ledger.publish_clock(VOLATILE, member, 0, published)
+    scene.ledger.forget(1)
+    scene.ledger.publish_clock(VOLATILE, 1, 0, clock)
+    assert scene.broken == expected
+
+
+def test_candidate_without_memory_makes_up_other_ballots(scene: Scene) -> None:
+    for ballot in (5, 5, 8):
+        scene.ledger.stand(VOLATILE, 1, ballot)
+    rejoin(scene, 1, 0, 2)
+    admit(scene, 1, 0, 2)
+    scene.ledger.stand(VOLATILE, 1, 6)
+    scene.ledger.stand(VOLATILE, 1, 6)
+    assert not scene.broken
+    scene.ledger.stand(VOLATILE, 1, 8)
+    assert scene.broken == ["own ballots"]
+
+
+def admit(scene: Scene, member: int, *voters: int, loss: int = 1) -> None:
+    scene.ledger.targets = (member,)
+    for voter in voters:
+        scene.ledger.admit(VOLATILE, voter, loss, 7)
+    scene.ledger.targets = ()
+
+
+@pytest.mark.parametrize(
+    ("voters", "expected"), [((0, 2), []), ((0, 0), ["majority of others"]), ((), ["majority of others"])]
+)
+def test_member_without_memory_takes_part_after_votes_of_enough_others(
+    scene: Scene, voters: tuple[int, ...], expected: list[str]
+) -> None:
+    admit(scene, 1, 0, 2)  # votes for an earlier incarnation
+    scene.ledger.forget(1)
+    admit(scene, 1, *voters)
+    scene.ledger.report_state(VOLATILE, 1, 9, (0, 0), 7, {})
+    assert scene.broken == expected
+
+
+@pytest.mark.parametrize(("clock", "expected"), [(7, []), (6, ["nothing forgotten"])])
+def test_member_without_memory_has_the_clocks_of_those_that_admitted_it(
+    scene: Scene, clock: int, expected: list[str]
+) -> None:
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 3)
+    scene.ledger.forget(1)
+    admit(scene, 1, 0, 2, loss=1)
+    scene.ledger.limit_timestamps(VOLATILE, 1, 5, clock, NO_LOSSES, leads=False)
+    assert scene.broken == expected
+
+
+def test_votes_for_an_earlier_incarnation_admit_nobody(scene: Scene) -> None:
+    scene.ledger.publish_clock(VOLATILE, 1, 0, 3)
+    scene.ledger.forget(1)
+    admit(scene, 1, 0, loss=1)
+    admit(scene, 1, 2, loss=2)
+    scene.ledger.limit_timestamps(VOLATILE, 1, 5, 9, NO_LOSSES, leads=False)
+    assert scene.broken == ["majority of others"]
+
+
+def test_vote_in_a_ballot_without_a_proposal_is_a_value_of_its_own(scene: Scene) -> None:
+    scene.ledger.propose(VOLATILE, 0, 5, 3, "a")
+    scene.ledger.vote(VOLATILE, 1, 5, 3, needs_proposal=True)
+    assert not scene.broken
+    scene.ledger.vote(VOLATILE, 1, 6, 3, needs_proposal=True)
+    assert scene.broken == ["one value"]
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [((0, 0, 0), []), ((2, 0, 0), ["votes remembered"])],
+    ids=["nobody lost its memory", "the first voter lost its memory since"],
+)
+def test_votes_count_beside_nobody_who_knows_that_they_were_forgotten(
+    scene: Scene, second: tuple[int, ...], expected: list[str]
+) -> None:
+    scene.ledger.vote(VOLATILE, 0, 5, 3, memory_losses=(0, 0, 0))
+    scene.ledger.vote(VOLATILE, 1, 6, 3, memory_losses=(0, 0, 0))
+    scene.ledger.count_votes(VOLATILE, 2, 3)
+    assert scene.broken == ["votes remembered"], "two votes in two ballots are no majority"
+    scene.ledger.vote(VOLATILE, 1, 5, 3, memory_losses=second)
+    scene.ledger.count_votes(VOLATILE, 2, 3)
+    assert scene.broken == ["votes remembered", *expected]
+
+
+NO_LOSSES = (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "expected"),
+    [
+        ([(0, 5, 8, NO_LOSSES), (1, 5, 9, NO_LOSSES)], []),
+        ([(0, 5, 8, NO_LOSSES), (1, 5, 2, NO_LOSSES), (2, 3, 8, NO_LOSSES)], []),
+        ([(0, 5, 7, NO_LOSSES), (1, 5, 9, NO_LOSSES), (2, 5, 9, NO_LOSSES)], ["delivery limit"]),
+        ([(0, 5, 8, NO_LOSSES), (1, 5, 7, NO_LOSSES), (2, 5, 7, NO_LOSSES)], ["delivery limit"]),
+        ([(0, 5, 8, NO_LOSSES), (1, 3, 9, NO_LOSSES), (2, 3, 9, NO_LOSSES)], ["delivery limit"]),
+        ([(0, 5, 8, NO_LOSSES), (1, 5, 2, NO_LOSSES), (2, 6, 8, NO_LOSSES)], ["delivery limit"]),
+        ([(0, 5, 8, (0, 2, 0)), (1, 5, 9, NO_LOSSES), (2, 5, 2, NO_LOSSES)], ["delivery limit"]),
+        ([(0, 5, 8, (0, 2, 0)), (1, 5, 9, (0, 2, 0)), (2, 5, 2, NO_LOSSES)], []),
+    ],
+    ids=[
+        "leader and another",
+        "clock of an earlier ballot",
+        "leader below",
+        "others below",
+        "nobody else in the ballot",
+        "clock of a later ballot",
+        "clock of a lost memory",
+        "clock since the loss",
+    ],
+)
+def test_timestamp_is_delivered_when_nobody_can_give_a_lower_one(
+    scene: Scene, clocks: list[tuple[int, int, int, tuple[int, ...]]], expected: list[str]
+) -> None:
+    """Member 0 leads ballot 5, and timestamp 8 is delivered."""
+    for member, ballot, clock, losses in clocks:
+        scene.ledger.limit_timestamps(VOLATILE, member, ballot, clock, losses, leads=member == 0)
+    scene.ledger.pass_timestamp(VOLATILE, 1, 8)
+    assert scene.broken == expected
+
+
+def test_only_member_of_a_group_delivers_without_a_word(scene: Scene) -> None:
+    scene.ledger.pass_timestamp(Domain("group 1", (5,)), 5, 8)
+    assert not scene.broken
+
+
+def test_process_may_be_asked_until_a_majority_has_delivered(scene: Scene) -> None:
+    ledger = scene.ledger
+    assert not ledger.may_be_asked(VOLATILE, 7, 3), "it has not delivered the message"
+    ledger.deliver(7, 3, (8, 3))
+    for member, rank in ((0, (9, 0)), (1, (8, 2)), (2, (0, 0))):
+        ledger.reach(VOLATILE, member, "rank", rank)
+    assert ledger.may_be_asked(VOLATILE, 7, 3)
+    ledger.reach(VOLATILE, 1, "rank", (8, 3))
+    assert not ledger.may_be_asked(VOLATILE, 7, 3)
+    ledger.deliver(7, 4, (9, 4))
+    assert ledger.may_be_asked(VOLATILE, 7, 4)
+    ledger.start(7)
+    assert not ledger.may_be_asked(VOLATILE, 7, 4), "its record may not have been durable"
+
+
+@pytest.mark.parametrize(("clock", "loss", "expected"), [(8, 0, []), (9, 0, ["nothing unsaid"]), (2, 2, [])])
+def test_clock_that_a_process_relies_on_was_acknowledged(
+    scene: Scene, clock: int, loss: int, expected: list[str]
+) -> None:
+    scene.ledger.limit_timestamps(VOLATILE, 1, 5, 8, NO_LOSSES, leads=False)
+    scene.ledger.limit_timestamps(VOLATILE, 1, 5, 2, (0, 2, 0), leads=False)
+    scene.ledger.rely_on_clock(VOLATILE, 0, 1, clock, loss)
+    assert scene.broken == expected
+    scene.ledger.rely_on_clock(VOLATILE, 0, 1, 8, 2)
+    assert scene.broken == [*expected, "nothing unsaid"], "since the loss, the clock was 2"
+
+
+@pytest.mark.parametrize(("ballot", "loss", "expected"), [(5, 0, []), (6, 0, ["nothing unsaid"]), (5, 2, [])])
+def test_vote_that_a_process_relies_on_was_sent(scene: Scene, ballot: int, loss: int, expected: list[str]) -> None:
+    scene.ledger.vote(VOLATILE, 1, 5, 3, memory_losses=(0, 2, 0))
+    scene.ledger.rely_on_vote(VOLATILE, 0, 1, ballot, 3, loss)
+    assert scene.broken == expected
+    scene.ledger.rely_on_vote(VOLATILE, 0, 1, 5, 3, 4)
+    assert scene.broken == [*expected, "nothing unsaid"], "it has lost its memory again since"
+
+
+@pytest.mark.parametrize(("losses", "expected"), [((0, 2, 0), []), ((0, 1, 5), ["nothing forgotten"])])
+def test_member_that_votes_for_an_admission_never_forgets_the_loss(
+    scene: Scene, losses: tuple[int, ...], expected: list[str]
+) -> None:
+    admit(scene, 1, 0, loss=2)
+    scene.ledger.reach(VOLATILE, 2, "memory losses", (0, 0, 0))
+    assert not scene.broken, "it has not voted"
+    scene.ledger.reach(VOLATILE, 0, "memory losses", losses)
+    assert scene.broken == expected
+
+
+def test_promise_of_the_present_incarnation_refuses_lower_ballots(scene: Scene) -> None:
+    scene.ledger.promise(VOLATILE, 1, 7)
+    assert scene.ledger.has_promised_above(VOLATILE, 1, 6)
+    assert not scene.ledger.has_promised_above(VOLATILE, 1, 7)
+    assert not scene.ledger.has_promised_above(VOLATILE, 0, 6)
+    scene.ledger.start(1)
+    assert not scene.ledger.has_promised_above(VOLATILE, 1, 6), "it may wait for its admission"

@@ -1,11 +1,16 @@
 """What monitors judge of deliveries themselves."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from amcast.kernel.effects import Deliver
-from amcast.kernel.message import Message
+from amcast.kernel.effects import Deliver, Send
+from amcast.kernel.events import Receive
+from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.process import Process
-from amcast.kernel.statements import StatementTable
+from amcast.kernel.statements import Answers, Domain, Listener, StatementTable
+from amcast.kernel.topology import Topology
+from amcast.protocols.skeen.process import SPEC
 from amcast.simulation.monitors.monitors import MonitoredDisk, Monitoring, Monitors
 
 
@@ -15,6 +20,7 @@ class JudgedWorld:
     def __init__(self) -> None:
         self.steps = 0
         self.disks: dict[int, MonitoredDisk] = {}
+        self.processes: dict[int, Process] = {}
         self.history: dict[int, list[int]] = {}
         self.violations: list[str] = []
 
@@ -53,3 +59,100 @@ def test_restarted_process_repeats_lower_ranks() -> None:
 
 def test_configurations_count_ranks_anew() -> None:
     assert not judge((7, 0, (4, 2)), (8, 1, (1, 1)), discards=True)
+
+
+class Ask(Body, frozen=True):
+    """Asks a process for a number."""
+
+    number: int
+
+
+class Answer(Body, frozen=True):
+    """The answer."""
+
+    number: int
+
+
+def owe_even_numbers(listener: Listener, process: int, sender: int, body: Ask) -> Answers | None:
+    """Processes answer questions for even numbers."""
+    return None if body.number % 2 else lambda answer: type(answer) is Answer and answer.number == body.number
+
+
+@pytest.mark.parametrize(
+    ("events", "sends", "expected"),
+    [
+        ((Receive(1, Ask(2)),), (Send((2, 1), Answer(2)),), []),
+        ((Receive(1, Ask(2)),), (), ["answers"]),
+        ((Receive(1, Ask(2)),), (Send((1,), Answer(4)), Send((2,), Answer(2))), ["answers"]),
+        ((Receive(1, Ask(3)),), (), []),
+        ((Receive(1, Answer(2)),), (), []),
+        ((Receive(1, Ask(2)), Receive(1, Ask(3))), (), []),
+    ],
+    ids=["answered", "silent", "answered wrongly", "nothing owed", "no question", "several events"],
+)
+def test_process_answers_in_the_step_in_which_it_is_asked(
+    events: Sequence[Receive], sends: Sequence[Send], expected: list[str]
+) -> None:
+    world = JudgedWorld()
+    table = StatementTable(duties={Ask: owe_even_numbers})
+    monitors = Monitors(Monitoring(table, make_nothing, is_ranked=True), world)
+    monitors.hear_step(0, events, sends)
+    assert [rule for violation in world.violations for rule in ("answers",) if rule in violation] == expected
+
+
+def test_clock_of_a_process_has_passed_what_it_delivers() -> None:
+    """A new process of Skeen has clock 0."""
+    world = JudgedWorld()
+    world.processes[0] = SPEC.process(0, Topology.grid(1, 1, 1), SPEC.configure({}))
+    monitors = Monitors(Monitoring(StatementTable(), make_nothing, is_ranked=True), world)
+    monitors.hear_delivery(0, Deliver(Message(7, 9, (0,), b""), 0, 0, 7))
+    assert not world.violations
+    monitors.hear_delivery(0, Deliver(Message(8, 9, (0,), b""), 1, 1, 8))
+    (violation,) = world.violations
+    assert "clock of deliveries" in violation
+
+
+class Stored(Record, frozen=True):
+    """Any record."""
+
+
+class StoredRecords:
+    """A disk."""
+
+    def __init__(self, *records: Record) -> None:
+        self.records: list[Record] = list(records)
+
+
+@pytest.mark.parametrize(
+    ("has_first_record", "records", "count"), [(True, (), 1), (True, (Stored(),), 0), (False, (), 0)]
+)
+def test_process_begins_with_a_record(has_first_record: bool, records: tuple[Record, ...], count: int) -> None:
+    world = JudgedWorld()
+    world.disks[0] = StoredRecords(*records)
+    table = StatementTable(has_first_record=has_first_record)
+    Monitors(Monitoring(table, make_nothing, is_ranked=True), world).hear_boot(0)
+    assert len(world.violations) == count
+
+
+class LossHeard(Body, frozen=True):
+    """Tells of losses of memory."""
+
+    losses: tuple[int, ...]
+
+
+def test_snapshot_is_heard_of_who_hears_of_another_loss() -> None:
+    """What the snapshot of Skeen states here is a clock that nobody acknowledged."""
+    world = JudgedWorld()
+    group = Domain("group 0", (0, 1))
+    world.processes[0] = skeen = SPEC.process(0, Topology.grid(1, 1, 1), SPEC.configure({}))
+    table = StatementTable(
+        states={type(skeen.snapshot()): lambda listener, source, state: listener.rely_on_clock(group, 0, 1, 5, 0)},
+        losses={LossHeard: lambda body: body.losses},
+    )
+    monitors = Monitors(Monitoring(table, make_nothing, is_ranked=True), world)
+    counts = []
+    for losses in ((0, 3), (0, 0), (0, 3), (0, 3), (0, 4)):
+        monitors.hear_step(0, (Receive(1, LossHeard(losses)),), ())
+        counts.append(len(world.violations))
+        monitors.hear_memory_loss(1)
+    assert counts == [0, 0, 1, 1, 2], "the first one is heard before anybody has lost its memory"

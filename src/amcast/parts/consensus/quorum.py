@@ -30,6 +30,11 @@ def place_of(ballot: int) -> int:
     return ballot % MAX_MEMBERS
 
 
+def incarnation_of(ballot: int) -> int:
+    """The incarnation of the member that leads in a ballot."""
+    return ballot // MAX_MEMBERS % MAX_INCARNATIONS
+
+
 def round_of(ballot: int) -> int:
     """The round of a ballot: roughly how many times the leader changed, for display."""
     return ballot // (MAX_MEMBERS * MAX_INCARNATIONS)

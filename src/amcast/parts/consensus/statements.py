@@ -1,6 +1,7 @@
 """What the bodies and records of Paxos state (`kernel/statements.py`)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from amcast.kernel.ids import ProcessId
@@ -20,7 +21,7 @@ from amcast.parts.consensus.messages import (
     Snapshot,
     Voted,
 )
-from amcast.parts.consensus.quorum import MAX_MEMBERS, ballot_of, place_of
+from amcast.parts.consensus.quorum import MAX_MEMBERS, ballot_of, incarnation_of, place_of
 
 FindDomain = Callable[[ProcessId], Domain | None]
 """The members that agree on the log of which a process sends; None: the process sends of no log."""
@@ -40,8 +41,9 @@ def build_paxos_table(find: FindDomain) -> StatementTable:
 
 
 def build_group_paxos_table(topology: Topology, config: Any) -> StatementTable:
-    """The table for protocols in which every group has a log of its own."""
-    return build_paxos_table(make_group_domains(topology).get)
+    """The table for protocols in which every group has a log of its own. A group of one may run without a log."""
+    table = build_paxos_table(make_group_domains(topology).get)
+    return replace(table, has_first_record=all(len(topology.members(group)) > 1 for group in topology.groups))
 
 
 def make_probe(find: FindDomain, build: Callable[[int, int], Body]) -> Callable[..., tuple[ProcessId, Body] | None]:
@@ -92,6 +94,11 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
         if domain is not None and body.ballot:
             listener.lead(domain, source, body.ballot)
 
+    def state_prepare(listener: Listener, source: ProcessId, body: Prepare) -> None:
+        domain = find(source)
+        if domain is not None:
+            listener.campaign(domain, source, body.ballot, incarnation_of(body.ballot), body.memory_loss)
+
     def state_promise(listener: Listener, source: ProcessId, body: Promise) -> None:
         domain = find(source)
         if domain is None:
@@ -119,6 +126,7 @@ def build_body_statements(find: FindDomain) -> dict[type[Body], StateBody]:
         Accepted: state_accepted,
         RingAccept: state_ring_accept,
         LogStatus: state_log_status,
+        Prepare: state_prepare,
         Promise: state_promise,
         Learn: state_learn,
         Install: state_install,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from amcast.kernel.spec import Claims, FaultKind, majorities_survive
+from amcast.parts.groups.replicated_messages import ReplicatedConfig
 
 LINK_FAULTS: Final[frozenset[FaultKind]] = frozenset({"pause", "slow", "partition", "loss", "skew"})
 """Faults that a protocol for processes that do not crash survives."""
@@ -57,3 +58,10 @@ def replicate_claims(single: Claims) -> Claims:
         bound=lambda role, skew: None,
         packets=lambda destinations, replicas: None,
     )
+
+
+def adapt_replicated_claims(claims: Claims, config: ReplicatedConfig) -> Claims:
+    """Round a ring, the delays of a group depend on its size: none are claimed."""
+    if config.consensus == "ring":
+        return replace(claims, delays=lambda role, destinations, replicas: None)
+    return claims

@@ -36,6 +36,7 @@ from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import Entry
 from amcast.parts.consensus.paxos import Paxos
+from amcast.parts.consensus.ring_paxos import RingPaxos
 from amcast.parts.groups.replicated_messages import (
     GroupMessage,
     GroupMessageAck,
@@ -92,7 +93,8 @@ class ReplicatedGroup(Process):
         self.inner = make(topology.members(self.home)[0], self._inner_topology, config)
         self._state = state
         self._decoder = msgspec.msgpack.Decoder(Union[bodies])  # noqa: UP007
-        self._paxos = Paxos(self, topology.members(self.home), config)
+        consensus = RingPaxos if config.consensus == "ring" else Paxos
+        self._paxos = consensus(self, topology.members(self.home), config)
         # Equal at every member after the same prefix of the log
         self._ordered = DeliveredSet()
         """Clients' messages in the log."""
@@ -311,7 +313,8 @@ class ReplicatedGroup(Process):
         sent = GroupMessage(self.home, number, -1 if about is None else about, body)
         self._unacknowledged.setdefault(group, {})[number] = sent
         if self._paxos.role == "leading":
-            self.send_all(self.topology.members(group), sent, about)
+            members = self.topology.members(group)
+            self.send_all(members[:1] if self._config.transfer == "leader" else members, sent, about)
 
     def _resend(self, group: GroupId, targets: tuple[ProcessId, ...], upto: int) -> None:
         for number, sent in sorted(self._unacknowledged.get(group, {}).items()):

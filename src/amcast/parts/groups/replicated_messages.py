@@ -1,13 +1,21 @@
 """Bodies and states of replicated groups: the channels between them."""
 
+from typing import Literal
+
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
-from amcast.parts.consensus.messages import PaxosConfig, PaxosState
+from amcast.parts.consensus.messages import PaxosConfig, PaxosState, RingAccept
 from amcast.parts.ordering.messages import DeliveredRange
 
 
 class ReplicatedConfig(PaxosConfig, frozen=True):
     """Settings of a protocol for single processes that runs in replicated groups."""
+
+    consensus: Literal["paxos", "ring"] = "paxos"
+    """How a group's members agree on its log: by messages to all, or round a ring (as in 004)."""
+    transfer: Literal["members", "leader"] = "members"
+    """Who receives the bodies for a group: all its members, so that the loss of its leader costs nothing; or its first
+    member alone, the usual leader, and all of them when they are overdue (as the coordinators of 004)."""
 
 
 class GroupMessage(Body, frozen=True):
@@ -55,4 +63,4 @@ class ReplicatedState(State, frozen=True):
     timer_set: bool
 
 
-REPLICATED_BODIES: tuple[type[Body], ...] = (GroupMessage, GroupMessageAck)
+REPLICATED_BODIES: tuple[type[Body], ...] = (GroupMessage, GroupMessageAck, RingAccept)

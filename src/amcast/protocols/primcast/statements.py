@@ -1,11 +1,13 @@
 """What PrimCast's bodies and records state (`kernel/statements.py`). A slot is an index of a group's log."""
 
+from amcast.kernel.effects import Deliver
 from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Body
-from amcast.kernel.statements import Domain, Listener, StatementTable
+from amcast.kernel.statements import Answers, Domain, Listener, StatementTable
 from amcast.kernel.topology import Topology
+from amcast.parts.consensus.quorum import place_of
 from amcast.parts.consensus.statements import make_group_domains, make_probe
-from amcast.parts.groups.leader_group_messages import Entry
+from amcast.parts.groups.leader_group_messages import AdmissionVote, Entry, Nack
 from amcast.protocols.primcast.messages import (
     Ack,
     CatchUp,
@@ -14,9 +16,12 @@ from amcast.protocols.primcast.messages import (
     NewEpoch,
     NewState,
     PrimCastConfig,
+    PrimCastState,
     Progress,
     Promise,
     Propose,
+    Query,
+    Start,
     Sync,
 )
 
@@ -24,7 +29,7 @@ FINAL = "the final timestamp of message"
 
 
 def build_statement_table(topology: Topology, config: PrimCastConfig) -> StatementTable:
-    return PrimCastStatements(topology).build_table()
+    return PrimCastStatements(topology).build_table(config.records)
 
 
 class PrimCastStatements:
@@ -35,18 +40,25 @@ class PrimCastStatements:
         self._domains = make_group_domains(topology)
         self._by_group = {topology.group_of(member): domain for member, domain in self._domains.items()}
 
-    def build_table(self) -> StatementTable:
+    def build_table(self, has_records: bool) -> StatementTable:
         return StatementTable(
             bodies={
                 Ack: self._state_ack,
                 Propose: self._state_propose,
+                NewEpoch: self._state_new_epoch,
                 Promise: self._state_promise,
                 NewState: self._state_new_state,
                 Decided: self._state_decided,
                 Sync: self._state_sync,
                 CatchUp: self._state_catch_up,
+                AdmissionVote: self._state_admission_vote,
             },
             records={Progress: self._state_progress, Checkpoint: self._state_checkpoint},
+            delivery=self._state_delivery,
+            states={PrimCastState: self._state_snapshot},
+            losses={Ack: lambda body: body.memory_losses, Propose: lambda body: body.ack.memory_losses},
+            duties={Query: self._owe_answer, Propose: self._owe_refusal},
+            has_first_record=has_records,
             probe=make_probe(self._domains.get, self._ask),
         )
 
@@ -55,7 +67,46 @@ class PrimCastStatements:
         listener.hold(domain, source, ack.epoch, ack.length)
         listener.publish_clock(domain, source, ack.epoch, ack.clock)
         listener.reach(domain, source, "position", ack.position)
+        listener.reach(domain, source, "rank", (ack.time, ack.tie))
         listener.reach(domain, source, "memory losses", ack.memory_losses)
+        leads = domain.members[place_of(ack.epoch)] == source
+        listener.limit_timestamps(domain, source, ack.epoch, ack.clock, ack.memory_losses, leads)
+
+    def _state_delivery(self, listener: Listener, source: ProcessId, delivery: Deliver) -> None:
+        """Whoever delivers knows that nothing will come before: so its primary said, whose epoch a majority holds, and
+        a majority, without which there is no later primary."""
+        if delivery.rank_time is not None:
+            listener.pass_timestamp(self._domains[source], source, delivery.rank_time)
+
+    def _state_snapshot(self, listener: Listener, source: ProcessId, state: PrimCastState) -> None:
+        """Who hears that a member has lost its memory forgets the clock that it had before."""
+        domain = self._domains[source]
+        losses = state.checkpoint.memory_losses
+        for member, clock, loss in zip(domain.members, state.clocks, losses, strict=True):
+            if clock and member != source:  # it says the same in this step
+                listener.rely_on_clock(domain, source, member, clock, loss)
+
+    def _owe_answer(self, listener: Listener, process: ProcessId, sender: ProcessId, body: Query) -> Answers | None:
+        """A group answers for a delivered message until a majority of each other destination has delivered it, and
+        who has a message sends it to whoever lacks it."""
+        if sender not in self._domains or sender == process:
+            return None
+        if body.message is None and listener.holds_message(process, body.id):
+            return lambda answer: type(answer) is Start and answer.message.id == body.id
+        domain = self._domains[sender]
+        if domain is not self._domains[process] and listener.may_be_asked(domain, process, body.id):
+            return lambda answer: type(answer) is Decided and answer.id == body.id
+        return None
+
+    def _owe_refusal(self, listener: Listener, process: ProcessId, sender: ProcessId, body: Propose) -> Answers | None:
+        """A deposed primary is told so by every member that has promised a later epoch."""
+        domain, epoch = self._domains[process], body.ack.epoch
+        if sender not in domain.places or domain.members[place_of(epoch)] != sender:
+            return None
+        return _is_nack if listener.has_promised_above(domain, process, epoch) else None
+
+    def _state_new_epoch(self, listener: Listener, source: ProcessId, body: NewEpoch) -> None:
+        listener.stand(self._domains[source], source, body.epoch)
 
     def _state_propose(self, listener: Listener, source: ProcessId, body: Propose) -> None:
         domain = self._domains[source]
@@ -65,6 +116,9 @@ class PrimCastStatements:
         for position, id, final in body.notices:
             listener.agree(source, f"delivery of {domain.name}", position, (id, final))
             listener.agree(source, FINAL, id, final)
+
+    def _state_admission_vote(self, listener: Listener, source: ProcessId, body: AdmissionVote) -> None:
+        listener.admit(self._domains[source], source, body.memory_loss, body.clock)
 
     def _state_promise(self, listener: Listener, source: ProcessId, body: Promise) -> None:
         domain = self._domains[source]
@@ -125,3 +179,7 @@ def _state_entries(
 
 def _list_slots(base: int, entries: tuple[Entry, ...]) -> dict[int, tuple[int, int]]:
     return {index: (entry.message.id, entry.timestamp) for index, entry in enumerate(entries, base)}
+
+
+def _is_nack(answer: Body) -> bool:
+    return type(answer) is Nack

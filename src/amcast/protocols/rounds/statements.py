@@ -9,19 +9,26 @@ from amcast.kernel.statements import Domain, Listener, StateBody, StatementTable
 from amcast.kernel.topology import Topology
 from amcast.parts.broadcast.messages import TOP, Ack, Frozen, GlobalPaxos, Item
 from amcast.parts.consensus.messages import Accept
-from amcast.parts.consensus.statements import build_body_statements, build_group_paxos_table
-from amcast.protocols.rounds.messages import RoundBatch
+from amcast.parts.consensus.statements import build_body_statements, build_group_paxos_table, make_group_domains
+from amcast.protocols.rounds.messages import DurableRound, RoundBatch
 
 
 def build_a_ng_table(topology: Topology, config: Any) -> StatementTable:
     """Groups with logs, which exchange batches."""
     table = build_group_paxos_table(topology, config)
+    domains = make_group_domains(topology)
+
+    def state_durable(listener: Listener, source: ProcessId, body: DurableRound) -> None:
+        listener.reach(domains[source], source, "durable round", body.round)
 
     def state_batch(listener: Listener, source: ProcessId, body: RoundBatch) -> None:
         batch = (body.round, body.group, topology.group_of(listener.targets[0]))
         listener.agree(source, "batch (round, from, to)", batch, tuple([message.id for message in body.messages]))
+        domain = domains[topology.members(body.group)[0]]
+        if len(domain.members) > 1:  # the only member tells nobody what is durable
+            listener.claim(domain, source, "durable round", body.safe)
 
-    return replace(table, bodies={**table.bodies, RoundBatch: state_batch})
+    return replace(table, bodies={**table.bodies, DurableRound: state_durable, RoundBatch: state_batch})
 
 
 def build_a_dt_table(topology: Topology, config: Any) -> StatementTable:

@@ -5,15 +5,23 @@ from typing import Any
 
 from amcast.kernel.ids import MessageId
 from amcast.kernel.statements import Domain, Slot
-from amcast.simulation.monitors.promise_reports import PromiseReports
+from amcast.simulation.monitors.promise_reports import PromiseReports, have_majority
+from amcast.simulation.monitors.timestamp_limit import TimestampLimit
 
 
 class MemberWords:
     """What one member has said since it last lost its memory."""
 
-    __slots__ = ("clock", "frozen", "held", "promised", "reached", "reported", "reported_below", "voted", "votes")
+    # fmt: off
+    __slots__ = (
+        "campaign", "clock", "frozen", "held", "known_losses", "promised", "reached", "reported", "reported_below",
+        "voted", "votes",
+    )
+    # fmt: on
 
     def __init__(self) -> None:
+        self.campaign = (-1, -1)
+        """Incarnation and ballot of its last campaign."""
         self.promised = -1
         self.clock = 0
         self.held = (0, 0)
@@ -25,6 +33,8 @@ class MemberWords:
         """Slots for which a promise reported a vote."""
         self.reported_below = 0
         self.reached: dict[str, Any] = {}
+        self.known_losses: dict[int, int] = {}
+        """By place of a member that it voted to admit: the incarnation that began without memory."""
         self.frozen: tuple[int, tuple[int, ...]] = (-1, ())
         """Epoch and numbers of the last report of a process that froze."""
 
@@ -62,12 +72,73 @@ class DomainLedger:
         self.joins: dict[int, dict[int, int]] = {}
         """By place of a member that lost its memory, then by ballot: the members that have promised it the ballot
         since, as bits by place."""
+        self.losses: dict[int, tuple[int, int]] = {}
+        """By ballot of a candidate that has once lost its memory: its place, and the incarnation of its last loss."""
         self.started: set[int] = set()
         """Ballots whose leader has sent their state."""
         self.acknowledged: dict[int, list[tuple[int, ...]]] = {}
         """By epoch of a generic broadcast, then by place: the numbers that the member acknowledged, by stream."""
         self.ends: dict[int, dict[int, int]] = {}
         """By epoch, then by place of the stream: the lowest number at which somebody proposed to end the epoch."""
+        self.limit = TimestampLimit(len(domain.members), domain.quorum)
+        self._losses_of_votes: dict[Slot, dict[int, dict[int, set[tuple[int, ...]]]]] = {}
+        """By slot, ballot and place: the losses of memory that the member knew when it voted."""
+        self._admissions: dict[int, tuple[int, dict[int, int]]] = {}
+        """By place of a member that lost its memory: the loss for which others have voted last to admit it, and by the
+        places of these the lowest clock that they told it."""
+        self._stood: dict[int, int] = {}
+        """By ballot: how often its candidate had lost its memory when it first asked for promises."""
+        self._loss_counts = [0] * len(domain.members)
+        """By place: how often the member lost its memory."""
+
+    def forget(self, place: int) -> None:
+        """A member lost its memory. What it said still counts, but it may contradict itself from now on. Whoever
+        admits it again gives it the log that it held, and a clock that its majorities had passed."""
+        held = self.words[place].held
+        self.words[place] = MemberWords()
+        self.words[place].held = held
+        self.words[place].clock = self.find_last_majority_clock()
+        self.joins[place] = {}
+        self._admissions[place] = (0, {})
+        self._loss_counts[place] += 1
+        self.forget_clocks(place)
+
+    def admit(self, place: int, voter: int, loss: int, clock: int) -> None:
+        """A member votes for the admission of another."""
+        if place in self._admissions:
+            known, clocks = self._admissions[place]
+            if loss > known:
+                clocks = {}
+            if loss >= known:
+                clocks[voter] = min(clock, clocks.get(voter, clock))
+                self._admissions[place] = (loss, clocks)
+
+    def find_admission_clock(self, place: int) -> int | None:
+        """The least clock that a member has which lost its memory, after votes of so many others that every majority
+        that it was part of contains one of them; 0 if it lost nothing, None if there are not so many."""
+        if place not in self._admissions:
+            return 0
+        clocks = sorted(self._admissions[place][1].values())
+        needed = len(self.domain.members) - self.domain.quorum + 1
+        return clocks[needed - 1] if len(clocks) >= needed else None
+
+    def stand(self, place: int, ballot: int) -> bool:
+        """Whether a candidate has made up its ballot with the memory that it has now."""
+        return self._stood.setdefault(ballot, self._loss_counts[place]) == self._loss_counts[place]
+
+    def add_vote_with_losses(self, place: int, ballot: int, slot: Slot, memory_losses: tuple[int, ...]) -> None:
+        by_place = self._losses_of_votes.setdefault(slot, {}).setdefault(ballot, {})
+        by_place.setdefault(place, set()).add(memory_losses)
+
+    def have_votes(self, slot: Slot) -> bool:
+        """Whether the votes of a majority for a slot, in one ballot, count together."""
+        ballots = self._losses_of_votes.get(slot, {})
+        return any(have_majority(self.domain.quorum, by_place) for by_place in ballots.values())
+
+    def has_voted(self, place: int, ballot: int, slot: Slot, loss: int) -> bool:
+        """Whether a member voted for a slot in a ballot since a loss of its memory."""
+        voted = self._losses_of_votes.get(slot, {}).get(ballot, {}).get(place, ())
+        return any(losses[place] >= loss for losses in voted)
 
     def count_vote(self, place: int, ballot: int, slot: Slot) -> bool:
         """Counts a vote; whether it makes the slot's value chosen."""
@@ -136,6 +207,11 @@ class DomainLedger:
                 highest = list(map(max, highest, clocks))
         passed = max((clock for earlier, clock in self.passed.items() if earlier < ballot), default=0)
         return max(sorted(highest)[-self.domain.quorum], passed)
+
+    def find_last_majority_clock(self) -> int:
+        """The clock that a majority reached in any ballot."""
+        ballots = (*self.clocks, *self.passed)
+        return self.find_majority_clock(max(ballots) + 1) if ballots else 0
 
     def forget_clocks(self, place: int) -> None:
         """A member lost its memory. What a majority has published by now stays passed. Its old clocks do not count

@@ -64,7 +64,15 @@ class DurableState(Listener):
         member = self.of(domain)
         member.promised = max(member.promised, ballot)
 
-    def vote(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
+    def vote(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        slot: Slot,
+        needs_proposal: bool = False,
+        memory_losses: tuple[int, ...] = (),
+    ) -> None:
         member = self.of(domain)
         if ballot < 0:
             ballot = member.held[0]

@@ -4,15 +4,35 @@
     promise kept          no vote in a ballot below a promise that was sent
     nothing forgotten     a promise reports every vote that was sent; clocks, logs and positions never go back. A
                           restart from the durable records alone is held to the same ("restart"), and a member that
-                          lost its memory to what its votes helped to decide
-    majority of others    a member that lost its memory votes again when a majority of the others promised it a ballot
+                          lost its memory to what its votes helped to decide, and to the clock that a majority had
+                          passed: those who admit it again, some of whom were in that majority, tell it their clocks,
+                          and never forget the loss
+    rising ballots        in one incarnation, a candidate never goes back to a lower ballot
+    losses passed on      a promise names the loss of memory that its candidate stated with the ballot
+    majority of others    a member that lost its memory votes again when a majority of the others promised it a ballot,
+                          or every majority that it was part of contains one that has voted to admit it
+    first record          a process begins with a record, so that an empty disk means that it lost its memory
     one value             in one ballot, a slot has one value
+    own ballots           a candidate that lost its memory asks for no ballot that it asked for before: ballots contain
+                          the incarnation
     promises heard        a leader has the promises of a majority, and proposes what follows from them
     chosen value          no later ballot proposes another value for a slot for which a majority has voted, and nobody
                           passes on a decision that no majority made
     ballot's clock        a ballot begins above every clock that a majority published in earlier ballots
     majority's progress   what needs a majority's progress has it
     home majority         a leader orders a delivery only after a majority of its own group accepted it in its ballot
+    votes remembered      what is delivered was accepted, in every destination, by a majority in one ballot, of whom
+                          nobody knows that another has lost its memory since: leaders discard such votes when they
+                          hear of the loss
+    nothing unsaid        a process relies on the clocks and votes of members only if they sent them with the memory
+                          that they have, as far as it knows; snapshots show what it relies on
+    delivery limit        a process delivers a timestamp when nobody can give a lower one: a majority takes part in a
+                          ballot, its leader's clock has passed the timestamp, and so have the clocks of a majority in
+                          this ballot or earlier ones; lost memories count as for votes
+    clock of deliveries   the clock of a process has passed what it delivers, or orders others to deliver
+    answers               a process that delivered a message answers members of its other destinations until majorities
+                          of these have delivered it, and sends the message to those that lack it, if it has it; who
+                          has promised a higher ballot refuses what the leader of a lower one proposes
     frozen epoch          a process that froze an epoch acknowledges nothing more in it, and the epoch ends nowhere
                           below what a majority has acknowledged
     ascending ranks       a process delivers in the order of the ranks that all agree on
@@ -46,11 +66,17 @@ class Ledger(Listener):
         delivered: Callable[[ProcessId], Any],
         is_partial: bool = False,
         discards: bool = False,
+        holds: Callable[[ProcessId, MessageId], bool] = lambda process, message: False,
+        find_own_clock: Callable[[ProcessId], int | None] = lambda process: None,
     ) -> None:
         self._report = report
         self._durable = durable
         self._delivered = delivered
         """The messages that a process has delivered."""
+        self._holds = holds
+        """Whether a process has the content of a message."""
+        self._find_own_clock = find_own_clock
+        """The clock that a process shows; None if it shows none."""
         self._is_partial = is_partial
         """What was said before is unknown: a majority that is missing here may have been there."""
         self._discards = discards
@@ -58,6 +84,12 @@ class Ledger(Listener):
         self._domains: dict[Domain, DomainLedger] = {}
         self._facts: dict[tuple[str, Hashable], tuple[Hashable, ProcessId]] = {}
         self._destinations: dict[MessageId, tuple[int, ...]] = {}
+        self._ranks: dict[ProcessId, dict[MessageId, tuple[int, int]]] = {}
+        """By process, then by message: the ranks of its deliveries in this incarnation."""
+        self._promising: set[ProcessId] = set()
+        """The processes that have promised a ballot in their present incarnation."""
+        self._own_clocks: dict[ProcessId, int] = {}
+        """By process: the clock that it showed last, in its present incarnation."""
         self.rehearsed = False
         self.refuses_promise = False
         """In a rehearsal: the process was asked for a promise that an earlier one forbids."""
@@ -67,11 +99,7 @@ class Ledger(Listener):
         for ledger in self._domains.values():
             place = ledger.domain.places.get(process)
             if place is not None:
-                held = ledger.words[place].held
-                ledger.words[place] = MemberWords()
-                ledger.words[place].held = held  # whoever admits the member again gives it all of that log
-                ledger.joins[place] = {}
-                ledger.forget_clocks(place)
+                ledger.forget(place)
 
     def find_promise(self, process: ProcessId) -> int:
         """The highest promise that a process has sent, or implied by a vote, in configuration 0; -1 if it sent none."""
@@ -148,7 +176,15 @@ class Ledger(Listener):
         if ledger.has_majority(ballot, slot):  # a restarted member may acknowledge what it never sent
             self._choose(ledger, source, ballot, slot)
 
-    def vote(self, domain: Domain, source: ProcessId, ballot: int, slot: Slot) -> None:
+    def vote(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        slot: Slot,
+        needs_proposal: bool = False,
+        memory_losses: tuple[int, ...] = (),
+    ) -> None:
         place = domain.places.get(source)
         if place is None or self.rehearsed:
             return
@@ -157,6 +193,11 @@ class Ledger(Listener):
             sentence = f"sends its vote for slot {slot} of {domain.name} in ballot {ballot}, which is not durable"
             self._break(source, "persist before send", sentence)
         ledger = self._of(domain)
+        if needs_proposal and not self._is_partial and (ballot, slot) not in ledger.proposals:
+            sentence = f"votes for slot {slot} of {domain.name} in ballot {ballot}, in which nobody proposed anything"
+            self._break(source, "one value", sentence)
+        if memory_losses:
+            ledger.add_vote_with_losses(place, ballot, slot, memory_losses)
         words = ledger.words[place]
         previous = words.votes.get(slot, -1)
         if (
@@ -240,6 +281,63 @@ class Ledger(Listener):
             sentence = f"promises ballot {ballot} of {domain.name} after its promise of {words.find_promise()}"
             self._break(source, "promise kept", sentence)
         words.promised = max(words.promised, ballot)
+        self._promising.add(source)
+
+    def admit(self, domain: Domain, source: ProcessId, loss: int, clock: int) -> None:
+        ledger = self._of(domain)
+        known = ledger.words[domain.places[source]].known_losses
+        for target in self.targets:
+            place = domain.places[target]
+            ledger.admit(place, domain.places[source], loss, clock)
+            known[place] = max(loss, known.get(place, 0))
+
+    def _check_admission(self, domain: Domain, source: ProcessId, place: int, clock: int | None = None) -> None:
+        """A member that lost its memory takes part after enough others have voted for that, with their clocks."""
+        if self.rehearsed or self._is_partial:
+            return
+        least = self._of(domain).find_admission_clock(place)
+        if least is None:
+            sentence = f"takes part in {domain.name} without memory; too few others have voted to admit it"
+            self._break(source, "majority of others", sentence)
+        elif clock is not None and clock < least:
+            sentence = f"states clock {clock} in {domain.name}; those that admitted it told it {least}"
+            self._break(source, "nothing forgotten", sentence)
+
+    def stand(self, domain: Domain, source: ProcessId, ballot: int) -> None:
+        place = domain.places.get(source)
+        if place is None or self.rehearsed:
+            return
+        self._check_admission(domain, source, place)
+        if self._of(domain).stand(place, ballot):
+            return
+        sentence = f"asks for promises of ballot {ballot} of {domain.name}, as it did before it lost its memory"
+        self._break(source, "own ballots", sentence)
+
+    def campaign(self, domain: Domain, source: ProcessId, ballot: int, incarnation: int, memory_loss: int) -> None:
+        place = domain.places.get(source)
+        if place is None or self.rehearsed:
+            return
+        ledger = self._of(domain)
+        words = ledger.words[place]
+        if (incarnation, ballot) < words.campaign:
+            sentence = f"asks for promises of ballot {ballot} of {domain.name} after ballot {words.campaign[1]}"
+            self._break(source, "rising ballots", sentence)
+        words.campaign = (incarnation, ballot)
+        if memory_loss > 0:
+            ledger.losses[ballot] = (place, memory_loss)
+
+    def _check_losses(
+        self, ledger: DomainLedger, source: ProcessId, ballot: int, memory_losses: tuple[int, ...]
+    ) -> None:
+        """Whoever promises a ballot has heard of the loss of memory that its candidate stated with it: only then do the
+        candidate's earlier promises count for nobody."""
+        place, loss = ledger.losses.get(ballot, (0, 0))
+        if loss and memory_losses and memory_losses[place] < loss:
+            sentence = (
+                f"promises ballot {ballot} of {ledger.domain.name} to process {ledger.domain.members[place]}, which"
+                f" lost its memory in incarnation {loss}, and passes on {memory_losses[place]}"
+            )
+            self._break(source, "losses passed on", sentence)
 
     def lead(self, domain: Domain, source: ProcessId, ballot: int) -> None:
         if self.rehearsed or self._is_partial or self._of(domain).reports.have_majority(ballot):
@@ -262,6 +360,7 @@ class Ledger(Listener):
         ledger = self._of(domain)
         words = ledger.words[place]
         self._check_join(ledger, source, place, ballot)
+        self._check_losses(ledger, source, ballot, memory_losses)
         for slot, chosen in ledger.list_chosen_by(place, ballot):
             if slot >= below and (slot not in votes or votes[slot][0] < chosen):
                 self._break_report(domain, source, slot, chosen)
@@ -303,6 +402,7 @@ class Ledger(Listener):
         place = domain.places.get(source)
         if place is None:
             return
+        self._check_admission(domain, source, place, clock)
         ledger = self._of(domain)
         words = ledger.words[place]
         self._check_held(words, domain, source, held)
@@ -357,6 +457,41 @@ class Ledger(Listener):
         # A clock that was raised after a promise tells nothing to the ballot that was promised.
         ledger.publish_clock(place, max(ballot, words.promised), clock)
 
+    def limit_timestamps(
+        self,
+        domain: Domain,
+        source: ProcessId,
+        ballot: int,
+        clock: int,
+        memory_losses: tuple[int, ...],
+        leads: bool,
+    ) -> None:
+        if not self.rehearsed:
+            place = domain.places[source]
+            self._check_admission(domain, source, place, clock)
+            self._of(domain).limit.add(place, ballot, clock, memory_losses, leads)
+
+    def pass_timestamp(self, domain: Domain, source: ProcessId, timestamp: int) -> None:
+        # The only member of a group may have said nothing to anybody.
+        if self._is_partial or len(domain.members) == 1 or self._of(domain).limit.passes(timestamp):
+            return
+        sentence = (
+            f"delivers timestamp {timestamp} of {domain.name}; no majority that takes part in one ballot, with its"
+            " leader, has passed it"
+        )
+        self._break(source, "delivery limit", sentence)
+
+    def pass_own_clock(self, source: ProcessId, timestamp: int) -> None:
+        if self._discards or self.rehearsed or timestamp <= self._own_clocks.get(source, -1):
+            return
+        clock = self._find_own_clock(source)
+        if clock is None:
+            return
+        self._own_clocks[source] = clock
+        if clock < timestamp:
+            sentence = f"delivers timestamp {timestamp}, or orders that; its clock is {clock}"
+            self._break(source, "clock of deliveries", sentence)
+
     def start_ballot(
         self,
         domain: Domain,
@@ -391,6 +526,9 @@ class Ledger(Listener):
             return
         ledger = self._of(domain)
         words = ledger.words[place]
+        if measure == "memory losses" and not all(value[other] >= loss for other, loss in words.known_losses.items()):
+            sentence = f"states memory losses {value} in {domain.name}, after its votes to admit {words.known_losses}"
+            self._break(source, "nothing forgotten", sentence)
         previous = words.reached.get(measure)
         if previous is not None and value < previous:
             self._break(source, "nothing forgotten", f"states {measure} {value} in {domain.name} after {previous}")
@@ -427,6 +565,30 @@ class Ledger(Listener):
                 " which no majority of the group has accepted in that ballot"
             )
             self._break(source, "home majority", sentence)
+
+    def count_votes(self, domain: Domain, source: ProcessId, slot: Slot) -> None:
+        if self._is_partial or self._of(domain).have_votes(slot):
+            return
+        sentence = f"delivers {slot}; no majority of {domain.name} has accepted it in one ballot and remembers that"
+        self._break(source, "votes remembered", sentence)
+
+    def rely_on_clock(self, domain: Domain, source: ProcessId, member: ProcessId, clock: int, loss: int) -> None:
+        if not self._is_partial and not self._of(domain).limit.has_acknowledged(domain.places[member], clock, loss):
+            sentence = (
+                f"relies on clock {clock} of process {member} in {domain.name}, which it has not acknowledged with the"
+                f" memory that it has since incarnation {loss}"
+            )
+            self._break(source, "nothing unsaid", sentence)
+
+    def rely_on_vote(
+        self, domain: Domain, source: ProcessId, member: ProcessId, ballot: int, slot: Slot, loss: int
+    ) -> None:
+        if not self._is_partial and not self._of(domain).has_voted(domain.places[member], ballot, slot, loss):
+            sentence = (
+                f"relies on a vote of process {member} for slot {slot} of {domain.name} in ballot {ballot}, which it"
+                f" has not sent with the memory that it has since incarnation {loss}"
+            )
+            self._break(source, "nothing unsaid", sentence)
 
     def decide_timestamp(self, domain: Domain, source: ProcessId, message: MessageId, timestamp: int) -> None:
         timestamps = self._of(domain).timestamps
@@ -500,3 +662,29 @@ class Ledger(Listener):
     def find_proposal(self, domain: Domain, ballot: int, slot: Slot) -> Any:
         proposal = self._of(domain).proposals.get((ballot, slot))
         return None if proposal is None else proposal[0]
+
+    # Questions
+
+    def deliver(self, process: ProcessId, message: MessageId, rank: tuple[int, int]) -> None:
+        """A process delivers a message, or the bundle of this id."""
+        self._ranks.setdefault(process, {})[message] = rank
+
+    def start(self, process: ProcessId) -> None:
+        """A process starts: it may not remember deliveries that were not durable yet."""
+        self._ranks.pop(process, None)
+        self._own_clocks.pop(process, None)
+        self._promising.discard(process)
+
+    def may_be_asked(self, domain: Domain, process: ProcessId, message: MessageId) -> bool:
+        rank = self._ranks.get(process, {}).get(message)
+        if rank is None:
+            return False
+        reached = self._of(domain).find_majority_reach("rank")
+        return reached is None or reached < rank
+
+    def has_promised_above(self, domain: Domain, process: ProcessId, ballot: int) -> bool:
+        place = domain.places.get(process)
+        return place is not None and process in self._promising and self._of(domain).words[place].promised > ballot >= 0
+
+    def holds_message(self, process: ProcessId, message: MessageId) -> bool:
+        return self._holds(process, message)

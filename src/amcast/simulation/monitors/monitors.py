@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from amcast.kernel.effects import Deliver, Effect, Send, SendEach
-from amcast.kernel.events import Receive, Started
+from amcast.kernel.events import Event, Receive, Started
 from amcast.kernel.ids import MessageId, ProcessId
-from amcast.kernel.message import Record
+from amcast.kernel.message import Body, Record
 from amcast.kernel.process import Process
 from amcast.kernel.statements import StatementTable
+from amcast.kernel.topology import Topology
+from amcast.simulation.monitors.closings import ClosingMonitor
 from amcast.simulation.monitors.durable_state import DurableState
 from amcast.simulation.monitors.ledger import Ledger
 
@@ -36,6 +38,8 @@ class Monitoring:
     """Members change: a process discards what an instance delivers after its last message."""
     rehearse_every: int = IDLE_DISKS_PER_REHEARSAL
     """0: restarts are not rehearsed."""
+    answers_closed: bool = False
+    """Nodes answer when messages are closed (`parts/node/real_time_order.py`), and no group may be lost."""
 
 
 class MonitoredDisk(Protocol):
@@ -54,7 +58,13 @@ class MonitoredWorld(Protocol):
     def disks(self) -> Mapping[ProcessId, MonitoredDisk]: ...
 
     @property
+    def processes(self) -> Mapping[ProcessId, Process]: ...
+
+    @property
     def history(self) -> Mapping[ProcessId, Sequence[MessageId]]: ...
+
+    @property
+    def topology(self) -> Topology: ...
 
     def report_violation(self, process: ProcessId, sentence: str) -> None: ...
 
@@ -76,15 +86,31 @@ class Monitors:
         """By process: position, rank and message of the delivery at its highest position."""
         self._durable: dict[ProcessId, DurableState] = {}
         self._discards = monitoring.discards
-        self._ledger = Ledger(self._report, self._follow_disk, self._list_delivered, discards=self._discards)
+        self._heard_losses: set[tuple[ProcessId, type[Body], tuple[int, ...]]] = set()
+        """By process and type of body: what it has heard of losses of memory."""
+        self._has_losses = False
+        self._closings: ClosingMonitor | None = None
+        if monitoring.answers_closed:
+            self._closings = ClosingMonitor(self._report, world.topology.group_of)
+        self._ledger = self._make_ledger(is_partial=False)
+
+    def _make_ledger(self, is_partial: bool) -> Ledger:
+        return Ledger(
+            self._report,
+            self._follow_disk,
+            self._list_delivered,
+            is_partial,
+            self._discards,
+            self._holds_message,
+            self._find_own_clock,
+        )
 
     def clear(self) -> None:
         """Forgets everything that was said, for a world that continues from another state."""
         self._durable = {}
         self._highest_ranks = {}
-        self._ledger = Ledger(
-            self._report, self._follow_disk, self._list_delivered, is_partial=True, discards=self._discards
-        )
+        self._closings = None
+        self._ledger = self._make_ledger(is_partial=True)
 
     def hear_send(self, source: ProcessId, effect: Send) -> None:
         """A body leaves its process; all records before it are durable."""
@@ -94,11 +120,45 @@ class Monitors:
             state(self._ledger, source, effect.body)
 
     def hear_delivery(self, process: ProcessId, effect: Deliver) -> None:
+        if self._closings is not None:
+            self._closings.hear_delivery(process, effect)
         if self._is_ranked and effect.rank_time is not None:
             rank = (effect.rank_time, effect.rank_tie or 0)
             self._ledger.agree(process, "the rank of message", effect.message.id, rank)
             if not self._discards:  # each configuration counts ranks anew
                 self._check_rank(process, effect, rank)
+                self._ledger.pass_own_clock(process, rank[0])
+                self._ledger.deliver(process, rank[1], rank)
+        if self._table.delivery is not None and not self._discards:
+            self._table.delivery(self._ledger, process, effect)
+
+    def hear_closing(self, process: ProcessId, position: int) -> None:
+        """A process states that what its group has delivered before a position is closed."""
+        if self._closings is not None:
+            self._closings.hear_closing(process, position)
+
+    def hear_answer(self, process: ProcessId, message: MessageId) -> None:
+        """A process learns that its message is delivered."""
+        if self._closings is not None:
+            self._closings.hear_answer(message, process)
+
+    def hear_step(self, process: ProcessId, events: Sequence[Event], effects: Sequence[Effect]) -> None:
+        """What a process sends in the step in which it is asked something. Of several events, the later ones may take
+        away what the first ones ask for."""
+        event = events[0]
+        if self._has_losses:
+            self._follow_losses(process, events)
+        if self._discards or len(events) > 1 or type(event) is not Receive:
+            return
+        duty = self._table.duties.get(type(event.body))
+        if duty is None:
+            return
+        answers = duty(self._ledger, process, event.sender, event.body)
+        if answers is None or any(
+            type(effect) is Send and event.sender in effect.targets and answers(effect.body) for effect in effects
+        ):
+            return
+        self._report(process, "answers", f"does not answer {event.body!r} of process {event.sender}")
 
     def _check_rank(self, process: ProcessId, effect: Deliver, rank: Rank) -> None:
         """A process delivers in the order of ranks; those that it repeats after a restart were judged before."""
@@ -114,8 +174,30 @@ class Monitors:
         """The highest promise that a process has sent, or implied by a vote; -1 if it sent none."""
         return self._ledger.find_promise(process)
 
+    def _follow_losses(self, process: ProcessId, events: Sequence[Event]) -> None:
+        """Looks at what a process relies on once it has heard of another loss of memory."""
+        for event in events:
+            if type(event) is not Receive:
+                continue
+            find = self._table.losses.get(type(event.body))
+            if find is not None:
+                report = (process, type(event.body), find(event.body))
+                if any(report[2]) and report not in self._heard_losses:
+                    self._heard_losses.add(report)
+                    self._hear_snapshot(process)
+
+    def hear_boot(self, process: ProcessId) -> None:
+        """A server has begun its first incarnation, and all that it wrote is durable."""
+        if self._table.has_first_record and not self._world.disks[process].records:
+            self._report(process, "first record", "begins without a record, as if it had lost its memory")
+
+    def hear_start(self, process: ProcessId) -> None:
+        """A process begins an incarnation."""
+        self._ledger.start(process)
+
     def hear_memory_loss(self, process: ProcessId) -> None:
         """A process begins an incarnation without its records."""
+        self._has_losses = True
         self._ledger.forget(process)
 
     def hear_idle_disk(self, process: ProcessId, incarnation: int, now: int) -> None:
@@ -128,7 +210,18 @@ class Monitors:
         self._idle_counts[process] = count
         if records[0] is not self._rehearsed_first.get(process) or count % self._rehearse_every == 0:
             self._rehearsed_first[process] = records[0]
+            self._hear_snapshot(process)
             self._rehearse(process, incarnation + 1, now)
+
+    def _hear_snapshot(self, process: ProcessId) -> None:
+        """What a process relies on: as its snapshot shows, or that of the protocol in a node's."""
+        if not self._table.states or self._discards:
+            return
+        snapshot = self._world.processes[process].snapshot()
+        for state in (snapshot, *(getattr(snapshot, name) for name in snapshot.__struct_fields__)):
+            tell = self._table.states.get(type(state))
+            if tell is not None:
+                tell(self._ledger, process, state)
 
     def _rehearse(self, process: ProcessId, incarnation: int, now: int) -> None:
         """Restarts a copy of a process, and asks it for a promise that it must refuse and for one that it must give."""
@@ -170,6 +263,14 @@ class Monitors:
 
     def _report(self, process: ProcessId, rule: str, sentence: str) -> None:
         self._world.report_violation(process, f"breaks the rule '{rule}' in step {self._world.steps}: {sentence}")
+
+    def _find_own_clock(self, process: ProcessId) -> int | None:
+        shown = self._world.processes[process].status() if process in self._world.processes else {}
+        clock = shown.get("clock")
+        return clock if isinstance(clock, int) else None
+
+    def _holds_message(self, process: ProcessId, message: MessageId) -> bool:
+        return self._world.processes[process].stored_message(message) is not None
 
     def _list_delivered(self, process: ProcessId) -> Sequence[MessageId]:
         return self._world.history.get(process, ())

@@ -5,7 +5,7 @@ majority of those that promised justifies what the leader chose. A promise does 
 knows that the one who gave it has lost its memory since.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from itertools import combinations, product
 from typing import Final, NamedTuple
 
@@ -94,19 +94,23 @@ class PromiseReports:
                 return True
         return False
 
-    def _have_majority(self, losses: Mapping[int, set[tuple[int, ...]]]) -> bool:
-        """Whether the promises of a majority count together; `losses`: by place, the memory losses that the member
-        reported with each of them."""
-        fitting = {place: known for place, known in losses.items() if known}
-        if len(fitting) < self._quorum:
-            return False
-        if len(set().union(*fitting.values())) == 1 or len(fitting) > MAX_COMPARED:
-            return True
-        return any(
-            _is_consistent(zip(places, chosen, strict=True))
-            for places in combinations(sorted(fitting), self._quorum)
-            for chosen in product(*(fitting[place] for place in places))
-        )
+    def _have_majority(self, losses: Mapping[int, Collection[tuple[int, ...]]]) -> bool:
+        return have_majority(self._quorum, losses)
+
+
+def have_majority(quorum: int, losses: Mapping[int, Collection[tuple[int, ...]]]) -> bool:
+    """Whether what a majority said counts together; `losses`: by place, the memory losses that the member reported each
+    time when it said so."""
+    fitting = {place: known for place, known in losses.items() if known}
+    if len(fitting) < quorum:
+        return False
+    if len(set().union(*fitting.values())) == 1 or len(fitting) > MAX_COMPARED:
+        return True
+    return any(
+        _is_consistent(zip(places, chosen, strict=True))
+        for places in combinations(sorted(fitting), quorum)
+        for chosen in product(*(fitting[place] for place in places))
+    )
 
 
 def _allows(report: VoteReport, slot: Slot, limit: int) -> bool:
@@ -115,7 +119,7 @@ def _allows(report: VoteReport, slot: Slot, limit: int) -> bool:
     return report.below <= slot and (vote is None or vote[0] <= limit)
 
 
-def _is_consistent(promises: Iterable[tuple[int, tuple[int, ...]]]) -> bool:
+def _is_consistent(statements: Iterable[tuple[int, tuple[int, ...]]]) -> bool:
     """Whether none of these members, by place, knows of a loss of memory that another of them did not know itself."""
-    listed = list(promises)
+    listed = list(statements)
     return all(own[place] >= other[place] for place, own in listed if own for _, other in listed if other)

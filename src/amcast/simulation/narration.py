@@ -33,7 +33,7 @@ from amcast.kernel.events import (
     Suspect,
     Timer,
 )
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Message, State
 from amcast.kernel.process import Process
 from amcast.kernel.topology import Topology
@@ -89,6 +89,9 @@ class NarratedProcess:
 
     def status(self) -> ProcessStatus:
         return self._process.status()
+
+    def stored_message(self, message: MessageId) -> Message | None:
+        return self._process.stored_message(message)
 
     @property
     def is_leader(self) -> bool:

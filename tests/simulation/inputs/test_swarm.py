@@ -9,10 +9,10 @@ import pytest
 from amcast.kernel.spec import FAULTS
 from amcast.lab.failure_scripts import make_script, prepare_script
 from amcast.lab.fuzz_campaign import SwarmRuns, run_campaign
-from amcast.lab.runs import fuzz_seed, make_judge
+from amcast.lab.runs import fuzz_seed, make_judge, prepare_run
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.plan import describe_plan
-from amcast.simulation.inputs.swarm import MAX_SERVERS, Swarm
+from amcast.simulation.inputs.plan import describe_plan, parse_plan
+from amcast.simulation.inputs.swarm import MAX_SERVERS, REQUEST_LOSSES, Swarm
 from amcast.simulation.schedulers.replay import replay
 from amcast.simulation.schedulers.script import read_script
 
@@ -65,6 +65,35 @@ def test_every_size_feature_and_limit_is_drawn() -> None:
 
 def _items(table: Any) -> list[tuple[str, Any]]:
     return list(table.items()) if isinstance(table, dict) else []
+
+
+def test_servers_multicast_where_no_request_is_lost_and_they_stay() -> None:
+    plans = [plan for plan in draw("primcast", 400) if plan.get("senders") == "all"]
+    assert plans
+    assert all(plan["nodes"] for plan in plans)
+    assert not any("max_early_bodies" in plan.get("membership", {}) for plan in plans)
+    assert not any("senders" in plan for plan in draw("a-dt", 100))
+    kinds = {kind for plan in plans for kind in plan["faults"]["profile"].split("+")}
+    assert not kinds & REQUEST_LOSSES
+    removal = {"at_ns": 0, "do": "change", "group": 0, "remove": 0}
+    values = {"topology": {"groups": 1, "replicas": 3, "clients": 2}, "faults": {"events": [removal]}}
+    prepared = prepare_run(parse_plan({"protocol": "primcast", "senders": "all", **values}))
+    assert prepared.senders == (3, 4, 1, 2), "process 5 is the operator, and process 0 is removed"
+
+
+def test_trees_of_groups_are_drawn() -> None:
+    trees = [plan["options"]["edges"] for plan in draw("treecast", 200) if "edges" in plan["options"]]
+    heights = [_measure_height(tree) for tree in trees]
+    assert {1, 2, 3} <= set(heights)
+
+
+def _measure_height(edges: list[list[int]]) -> int:
+    above = {child: parent for parent, child in edges}
+
+    def measure(group: int) -> int:
+        return 1 + measure(above[group]) if group in above else 0
+
+    return max(map(measure, above))
 
 
 def test_long_runs_have_few_servers() -> None:

@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,7 +21,13 @@ from amcast.cli.lab.plan_options import (
     lay,
     planned,
 )
-from amcast.cli.lab.service_search import InvariantOption, LoadOption, SearchedOption, fuzz_service
+from amcast.cli.lab.service_search import (
+    InvariantOption,
+    LoadOption,
+    SearchedOption,
+    fuzz_service,
+    refuse_service_options,
+)
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, print_json, show_progress
 from amcast.cli.panels import SEARCH
 from amcast.kernel.errors import UsageError
@@ -37,6 +43,9 @@ from amcast.simulation.schedulers.replay import replay as play
 from amcast.simulation.schedulers.scope import Budget
 from amcast.simulation.schedulers.script import Script, read_script
 from amcast.simulation.schedulers.shrink import shrink as make_small
+
+MOST_EVENTS: Final = 10_000
+"""More crashes, timers or the like on one path than any search gets to."""
 
 ScriptArgument = Annotated[Path, typer.Argument(help="A script that fuzz, explore or shrink wrote.")]
 FeedbackFlag = Annotated[
@@ -96,6 +105,7 @@ def fuzz(
     if service is not None:
         span = range(first, last + 1)
         fuzz_service(service, load, invariant or (), span, protocol_name, faults, groups, keep_going, json)
+    refuse_service_options(load, invariant)
     values = planned(plan, protocol_name, groups, replicas, destinations, messages, clients, outstanding, None)
     where = f"plan {plan}" if plan else "flags"
     is_swarm = plan is None if swarm is None else swarm
@@ -223,12 +233,14 @@ def explore(
     destinations: Annotated[
         str | None, typer.Option("--destinations", help="One pattern, such as 0,1/1,2; all patterns if not given.")
     ] = None,
-    crashes: Annotated[int, typer.Option(min=0, help="Most crashes on one path.")] = 0,
-    recoveries: Annotated[int, typer.Option(min=0, help="Most restarts on one path.")] = 0,
-    suggestions: Annotated[int, typer.Option(min=0, help="Most suggestions of the leader oracle on one path.")] = 0,
-    renewals: Annotated[int, typer.Option(min=0, help="Most link resets on one path.")] = 0,
-    drops: Annotated[int, typer.Option(min=0, help="Most lost packets on one path (raw links).")] = 0,
-    timers: Annotated[int, typer.Option(min=0, help="Most timers that fire on one path.")] = 0,
+    crashes: Annotated[int, typer.Option(min=0, max=MOST_EVENTS, help="Most crashes on one path.")] = 0,
+    recoveries: Annotated[int, typer.Option(min=0, max=MOST_EVENTS, help="Most restarts on one path.")] = 0,
+    suggestions: Annotated[
+        int, typer.Option(min=0, max=MOST_EVENTS, help="Most suggestions of a leader on one path.")
+    ] = 0,
+    renewals: Annotated[int, typer.Option(min=0, max=MOST_EVENTS, help="Most link resets on one path.")] = 0,
+    drops: Annotated[int, typer.Option(min=0, max=MOST_EVENTS, help="Most lost packets on one path (raw links).")] = 0,
+    timers: Annotated[int, typer.Option(min=0, max=MOST_EVENTS, help="Most timers that fire on one path.")] = 0,
     max_states: Annotated[int, typer.Option(min=1, help="Most states; a search that reaches it is unknown.")] = 300_000,
     most_each: Annotated[
         int | None, typer.Option("--most-each", min=1, help="Most states of one pattern; a larger one is abandoned.")

@@ -4,7 +4,9 @@
               with few votes, candidates that were cut off last and know least, a leader that is deposed and goes on;
               or it comes back with what it proposed alone, before its successor has proposed as much
     memory    members lose their records one after the other, each as soon as the one before is readmitted; or one loses
-              them that has just answered a candidate, whom the others hear only when they have readmitted it
+              them that has just answered a candidate, whom the others hear only when they have readmitted it; that has
+              stood for ballots of which nobody heard, and stands again; or that is the first one of its group in a new
+              configuration, in which it spoke to other groups
     power     all members of a group, or all servers, lose their power at once, and start again one by one
 
 Each kind of fault that an adversary uses must be one of the run's kinds. Most courses are faults with some time between
@@ -42,6 +44,9 @@ class Adversary:
         self._name = name
         self._cuts = "partition" in kinds
         self._leads = "leaders" in kinds
+        self._forgets = "amnesia" in kinds
+        self._watched = 0
+        """The last change for which a plot waited: each is waited for once, because no other fault begins meanwhile."""
         self._injector = injector
         self._random = random
         self._group = random.choice(topology.groups)
@@ -58,6 +63,8 @@ class Adversary:
             self._group = self._choose_group(world)
         members = world.topology.members(self._group)
         match self._name:
+            case _ if course := self._overtake(world):
+                return [course]
             case "duel":
                 return [self._return_leader(world, members) or self._duel(self._group, members)]
             case "memory":
@@ -90,13 +97,17 @@ class Adversary:
 
     def _take_memory(self, world: World, members: tuple[ProcessId, ...]) -> Course:
         """A member loses its records, now or by a plot."""
-        victims = [member for member in members if member in world.processes]
+        victims = [
+            member for member in members if member in world.processes and self._injector.may_forget(world, member)
+        ]
         if not victims or self._plot is not None:
             return ()
         victim = self._random.choice(victims)
-        if not (self._cuts and self._leads and len(members) > 2) or self._random.random() < 0.3:
+        others = [member for member in members if member != victim]
+        plots = [self._betray, self._stand_again] if self._cuts and self._leads and len(members) > 2 else []
+        if not plots or self._random.random() < 0.3:
             return self._injector.draw_memory_loss(world, victim)
-        self._plot = self._betray(world, victim, [member for member in members if member != victim])
+        self._plot = self._random.choice(plots)(world, victim, others)
         return next(self._plot)
 
     def _betray(self, world: World, victim: ProcessId, others: list[ProcessId]) -> Plot:
@@ -135,6 +146,78 @@ class Adversary:
             yield (Heal(links[member]),)
             for _ in range(random.choice((0, 20, 60))):
                 yield ()
+
+    def _stand_again(self, world: World, victim: ProcessId, others: list[ProcessId]) -> Plot:
+        """A member stands for ballots while nobody hears it, and forgets them; it stands again once it is readmitted,
+        because it is told to lead."""
+        random, group = self._random, self._group
+        links = _isolate(victim, (victim, *others))
+        yield (Block(links),)
+        yield (Suggest(victim, group, random.choice(others)),)
+        yield (Suggest(victim, group, victim),)
+        self.focus = (victim,)
+        for _ in range(random.choice((5, 10, 20))):  # until the ballot is durable
+            yield ()
+        loss = self._injector.draw_memory_loss(world, victim) if victim in world.processes else ()
+        yield loss[:1]
+        yield (Heal(links),)
+        for fault in loss[1:]:
+            yield (fault,)
+        yield (Suggest(victim, group, random.choice(others)),)
+        yield (Suggest(victim, group, victim),)
+
+    def _overtake(self, world: World) -> Course:
+        """Begins the plot of a member that is ahead of its group, if a change is under way that no member of some group
+        has carried out; nothing otherwise."""
+        if self._plot is not None or world.changes <= self._watched or not (self._cuts and self._forgets):
+            return ()
+        reached = world.configurations
+        groups = [
+            group
+            for group in world.topology.groups
+            if all(reached.get(member, 0) < world.changes for member in world.topology.members(group))
+        ]
+        if not groups or self._random.random() < 0.3:
+            return ()
+        members = [one for one in world.topology.members(self._random.choice(groups)) if one in world.processes]
+        if len(members) < 3:
+            return ()
+        self._watched = world.changes
+        self._plot = self._desert(world, members, world.changes)
+        return next(self._plot)
+
+    def _desert(self, world: World, members: list[ProcessId], configuration: int) -> Plot:
+        """The first member of a group that starts a configuration is cut off from the others of its group, is heard by
+        other groups for some time, and loses its memory; then it comes back through the configuration before."""
+        random = self._random
+        first: list[ProcessId] = []
+        for _ in range(4 * PATIENCE):
+            yield ()
+            first = [one for one in members if world.configurations.get(one, 0) >= configuration]
+            if first:
+                break
+        if not first:
+            return
+        victim, group = first[0], world.topology.group_of(first[0])
+        outside = [one for one in world.topology.processes if world.topology.group_of(one) != group]
+        others = [one for one in members if one != victim]
+        cut = _isolate(victim, tuple(members))
+        far = tuple(pair for one in others for pair in _isolate(one, (one, *outside)))
+        yield (Block(random.choice(((*cut, *far), (*cut, *far), cut, ()))),)
+        self.focus = (victim, *outside)
+        for _ in range(random.choice((10, 30, 60))):
+            yield ()
+        self.focus = ()
+        loss = self._injector.draw_memory_loss(world, victim) if victim in world.processes else ()
+        for fault in loss:
+            yield (fault,)
+        yield (Heal(cut),)
+        self.focus = (victim, *others)
+        for _ in range(2 * PATIENCE if loss else 0):
+            yield ()
+            if self._injector.has_memory(world, victim):
+                break
+        yield (Heal(far),)
 
     def _return_leader(self, world: World, members: tuple[ProcessId, ...]) -> Course:
         """Begins the plot of a leader that comes back; nothing if there is none, or another plot is on."""

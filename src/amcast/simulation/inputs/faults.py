@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Protocol
 
-from amcast.kernel.diagnostics import ProcessStatus
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.spec import FAULTS, Claims, Links
@@ -258,8 +257,6 @@ class FaultInjector:
         self._readmitted: dict[ProcessId, int] = {}
         """Processes that lost their disk and have, on the new one, the records with which their group readmitted them,
         and the incarnations that were readmitted. They may crash again, and count again for quorums."""
-        self._unsettled: set[ProcessId] = set()
-        """Those of them that every later configuration has to readmit, too: they count for no quorum until it has."""
         self._farewells: dict[ProcessId, int] = {}
         """The incarnations in which processes said farewell."""
         self._emptied_folders: set[ProcessId] = set()
@@ -332,6 +329,12 @@ class FaultInjector:
         self._random.shuffle(kinds)
         return next((faults for kind in kinds if (faults := draws[kind](world, process))), ())
 
+    def may_forget(self, world: World, process: ProcessId) -> bool:
+        """Whether a process may lose its memory now, on top of what others have lost."""
+        if self._has_left(world, process) or process in self._lost_disks:
+            return False
+        return self._is_tolerated(world, (process,))
+
     def is_readmitted(self, process: ProcessId) -> bool:
         """Whether a process lost its disk once, and was readmitted with a new one."""
         return process in self._readmitted
@@ -354,15 +357,6 @@ class FaultInjector:
                 del self._lost_disks[process]
                 self._rolled_back.discard(process)
                 self._readmitted[process] = world.incarnations[process]
-                self._unsettled.add(process)
-        for process in sorted(self._unsettled):
-            if process in world.processes and self._is_settled(world.processes[process].status()):
-                self._unsettled.discard(process)
-
-    def _is_settled(self, status: ProcessStatus) -> bool:
-        """Whether a process has joined the last configuration of the run."""
-        last = self._topologies[-1].configuration if self._topologies else 0
-        return int(status.get("configuration", 0)) >= last and int(status.get("joined", 1)) != 0
 
     def _list_not_restarted(self, world: World) -> list[ProcessId]:
         """Readmitted processes that have not started from their new disk, if the faults of this run restart any."""
@@ -529,7 +523,7 @@ class FaultInjector:
         """Whether these may crash for good, too: in every topology whose quorums are still needed or to come."""
         if any(self._is_in_group_of(world, process, crashed) for process in self._rolled_back):
             return False
-        lost = frozenset(self._crashed_for_good.union(self._lost_disks, self._unsettled, crashed))
+        lost = frozenset(self._crashed_for_good.union(self._lost_disks, crashed))
         return all(
             self._claims.tolerates(topology, lost)
             for topology in list_topologies_in_force(

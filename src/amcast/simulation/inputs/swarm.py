@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from amcast.kernel.config import MILLISECOND, SearchValues
 from amcast.kernel.spec import FAULTS, Claims, Spec
+from amcast.kernel.topology import MAX_GROUPS
 from amcast.simulation.inputs.random_streams import make_stream
 
 GROUPS: Final = {1: 15, 2: 32, 3: 30, 4: 12, 5: 5, 6: 3, 7: 3}
@@ -25,13 +26,19 @@ MESSAGES: Final = {1: 2, 4: 8, 12: 68, 30: 18, 100: 3, 150: 1}
 """Weights. Most runs are small, because a seed that costs a tenth is worth ten."""
 MAX_SERVERS: Final = {150: 6, 100: 9, 30: 12, 12: 15, 4: 21, 1: 21}
 """The most servers of a run, by its messages: long runs are runs of few processes."""
+AUDITED_GROUPS: Final = {2: 16, 3: 42, 4: 30, 5: 12}
+"""Weights of the number of groups where answers promise real-time order, which chains over several groups violate."""
 REAL_TIME_SHARE: Final = 0.15
 """How many runs answer in real-time order, of those that may."""
 TIMEOUTS: Final = {"repair_ns": (20, 40), "retry_ns": (20, 40)}
 """Options of protocols, in message delays: with those of live clusters a healed run would wait for hundreds of
 heartbeats."""
 REQUEST_LOSSES: Final = frozenset({"links", "crash", "leave", "recovery", "amnesia", "emptied", "rollback"})
-"""Faults that may lose a request on its way. A client of bare processes sends each request once."""
+"""Faults that may lose a request on its way. Clients of bare processes send each request once, and so do servers."""
+SERVER_SENDERS_SHARE: Final = 0.6
+"""How many runs have servers that multicast, of those that may."""
+TREE_SHARE: Final = 0.6
+"""How many runs draw a tree of groups, of those whose protocol has one."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,14 @@ class Swarm:
         self._draw_order(plan, claims, make_stream(seed, "order"))
         self._draw_nodes(plan, claims, random)
         self._draw_faults(plan, claims, random)
+        if not self.spec.claims.removes_groups:  # a server does not learn which groups are lost
+            _draw_senders(plan, make_stream(seed, "senders"))
         _draw_options(plan["options"], self.spec.config.search_values, self.spec.options, random)
         for name, (low, high) in TIMEOUTS.items():
             if name in self.spec.config.__struct_fields__:
                 plan["options"].setdefault(name, [low * MILLISECOND, high * MILLISECOND])
         self._draw_group_options(plan, random)
+        self._draw_tree(plan, make_stream(seed, "tree"))
         self._draw_records(plan, random)
         self._draw_destinations(plan, random)
         # Reconfiguration runs the replicated protocol, also in groups of one process.
@@ -107,6 +117,21 @@ class Swarm:
         if _settle(plan, "order", "real-time" if is_drawn and not claims.real_time else "acyclic") == "real-time":
             _settle(plan, "nodes", True)
             _draw_options(plan.setdefault("order_options", {}), self.order_values, {}, random)
+            self._draw_chains(plan, random)
+
+    def _draw_chains(self, plan: dict[str, Any], random: Random) -> None:
+        """Several groups, and messages to few of them: what orders of time contradict are chains over groups."""
+        groups, share = _weighted(random, AUDITED_GROUPS), random.random()
+        sizes, given = plan["topology"], self.values.get("topology", {})
+        replicas = sizes.get("replicas", 1)
+        if share < 0.3 or given.get("environment") or not isinstance(replicas, int) or replicas < 1:
+            return
+        if "groups" not in given:
+            messages = plan["workload"]["messages"]
+            most = next((most for least, most in MAX_SERVERS.items() if messages >= least), 21)
+            sizes["groups"] = groups = max(1, min(groups, most // replicas))
+        if share < 0.8 and "name" not in plan["workload"] and sizes["groups"] > 1:
+            _settle(plan["workload"], "destinations", [1, 2])
 
     def _draw_nodes(self, plan: dict[str, Any], claims: Claims, random: Random) -> None:
         """Whole nodes or bare processes, gateways, and changes of members."""
@@ -144,11 +169,24 @@ class Swarm:
         groups = plan["topology"].get("groups")
         if not isinstance(groups, int) or plan["topology"].get("environment"):
             return
+        if not 1 <= groups <= MAX_GROUPS:
+            return  # the topology refuses it, in a sentence
         order = list(range(groups))
         random.shuffle(order)
         for name, value in (("order", order), ("ordering", order[0])):
             if name in self.spec.config.__struct_fields__ and random.random() < 0.3:
                 _settle(plan["options"], name, value)
+
+    def _draw_tree(self, plan: dict[str, Any], random: Random) -> None:
+        """A tree of all groups, for protocols with an option `edges`: any tree, or a path, which is the deepest."""
+        groups = plan["topology"].get("groups")
+        has_groups = isinstance(groups, int) and groups > 1 and not plan["topology"].get("environment")
+        if not has_groups or "edges" not in self.spec.config.__struct_fields__ or random.random() >= TREE_SHARE:
+            return
+        order = random.sample(range(groups), groups)
+        is_path = random.random() < 0.3
+        edges = [[order[at - 1 if is_path else random.randrange(at)], order[at]] for at in range(1, groups)]
+        _settle(plan["options"], "edges", edges)
 
     def _draw_records(self, plan: dict[str, Any], random: Random) -> None:
         """Whether processes have records at all. Where members change they do: a disk that holds the configuration and
@@ -164,6 +202,15 @@ class Swarm:
             return
         most = min(groups, random.choice((1, 2, 2, 3, 3, 3, 7)))
         _settle(plan["workload"], "destinations", [random.choice((1, 1, 1, most)), most])
+
+
+def _draw_senders(plan: dict[str, Any], random: Random) -> None:
+    """Whether servers multicast, too, as nodes do for applications beside them; only where no request is lost. One that
+    is early for a configuration is lost if too many others wait for it."""
+    is_safe = plan.get("nodes") is True and not REQUEST_LOSSES.intersection(plan["faults"]["profile"].split("+"))
+    is_safe = is_safe and "max_early_bodies" not in plan.get("membership", {})
+    if is_safe and random.random() < SERVER_SENDERS_SHARE:
+        _settle(plan, "senders", "all")
 
 
 def _given_faults(plan: Mapping[str, Any]) -> frozenset[str]:

@@ -60,7 +60,8 @@ class DiscreteEventScheduler:
         """By process: the number of its latest disk write; earlier ones ended with a crash."""
         self._pending: set[ProcessId] = set()
         """Clients whose next multicast is in the calendar."""
-        self._uses_cpu = network.config.cpu_ns > 0 or network.config.cpu_send_ns > 0
+        config = network.config
+        self._uses_cpu = config.cpu_ns > 0 or config.cpu_send_ns > 0 or config.cpu_byte_ns > 0
         self._may_hold = self._uses_cpu
         """Processes or links may hold packets back. Once true it stays: otherwise a packet could overtake a held
         one."""
@@ -222,7 +223,7 @@ class DiscreteEventScheduler:
         for sender in senders:
             if sender in self._pending:
                 continue
-            while load.remaining > 0 and load.in_flight[sender] < load.outstanding and sender in world.processes:
+            while load.may_multicast(sender) and sender in world.processes:
                 message, after_ns = load.next_message(sender)
                 if after_ns or sender in world.paused:
                     self._pending.add(sender)
@@ -288,12 +289,13 @@ class DiscreteEventScheduler:
         elif self.network.config.burst:
             self._queue(target, packet)
         else:
-            done = max(self.world.now, self._busy.get(target, 0)) + self._cost(target)
+            done = max(self.world.now, self._busy.get(target, 0)) + self._cost(target, envelope[4])
             self._busy[target] = done
             self._calendar.add(done, (HANDLE, packet))
 
-    def _cost(self, process: ProcessId) -> int:
-        return self.network.config.cpu_ns + self.slow.get(process, 0)
+    def _cost(self, process: ProcessId, size: int) -> int:
+        config = self.network.config
+        return config.cpu_ns + self.slow.get(process, 0) + (round(size * config.cpu_byte_ns) if size else 0)
 
     def _handle(self, number: int, envelope: Envelope) -> None:
         target = envelope[1]
@@ -309,7 +311,7 @@ class DiscreteEventScheduler:
         inbox.append(packet)
         if len(inbox) == 1:
             start = max(self.world.now, self._busy.get(target, 0))
-            self._calendar.add(start + self._cost(target), (BURST, target))
+            self._calendar.add(start + self._cost(target, packet[1][4]), (BURST, target))
 
     def _handle_burst(self, target: ProcessId) -> None:
         packets = self._inbox.pop(target, [])
@@ -319,7 +321,7 @@ class DiscreteEventScheduler:
         before = self.world.packets
         self.world.arrive_together(target, packets)
         # The CPU time of the first packet has passed; that of the others is charged now.
-        self._busy[target] = self.world.now + self._cost(target) * (len(packets) - 1)
+        self._busy[target] = self.world.now + sum(self._cost(target, envelope[4]) for _, envelope in packets[1:])
         self._charge(target, before)
 
     def _charge(self, process: ProcessId, before: int) -> None:
@@ -343,8 +345,9 @@ class DiscreteEventScheduler:
                 perform_fault(self.world, self, argument)
             else:
                 self._handle(*argument)
-                if self._cost(process):
-                    self._busy[process] = max(self._busy.get(process, 0), self.world.now) + self._cost(process)
+                cost = self._cost(process, argument[1][4])
+                if cost:
+                    self._busy[process] = max(self._busy.get(process, 0), self.world.now) + cost
 
     def heal_links(self) -> None:
         """Accepts the packets that links held back and no longer block, in order."""

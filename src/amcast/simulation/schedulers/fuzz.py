@@ -18,6 +18,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.adversaries import NEEDED, Adversary
+from amcast.simulation.inputs.auditor import Auditor
 from amcast.simulation.inputs.disk_faults import draw_storage
 from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.inputs.load import ClientLoad, Draw
@@ -76,6 +77,8 @@ class FuzzCase:
     replies: bool = False
     demands_answers: bool = False
     """Whether every client that is up must get all its answers."""
+    is_audited: bool = False
+    """Whether answers promise real-time order: an auditor multicasts just behind them."""
     senders: tuple[ProcessId, ...] = ()
     links: Links = "fifo"
     wire_bodies: tuple[type[Body], ...] = ()
@@ -214,6 +217,10 @@ class Fuzzer(PendingActions):
             self._adversary = Adversary(
                 self.style.adversary, case.kinds, case.topology, self._injector, self._streams["adversary"]
             )
+        self._auditor: Auditor | None = None
+        if case.is_audited and len(case.topology.groups) > 1:
+            random = self._streams["audits"] = make_stream(seed, "audits")
+            self._auditor = Auditor(case.topology, case.messages, case.kinds, self._injector, random)
         self._ends: list[tuple[int, Fault]] = []
         """Actions that end faults, and at which step."""
         self._weights: dict[Pair, float] = {}
@@ -229,7 +236,7 @@ class Fuzzer(PendingActions):
         try:
             world.start()
             self._collect_requests()
-            while self._is_plotting() or (world.steps < self.style.fault_steps and not self._is_finished()):
+            while self._is_busy() or (world.steps < self.style.fault_steps and not self._is_finished()):
                 self._draw_anew()
                 self._inject_faults()
                 self._restore_copies()
@@ -242,6 +249,8 @@ class Fuzzer(PendingActions):
             self._heal()
             self._settle()
             self._drain()
+            if world.has_markers:
+                self._settle()  # late packets may begin the delivery of one, which is due everywhere from then on
         except ProcessFailedError as failure:
             return self._outcome("violated", describe_failure(failure))
         complete = self._is_finished()
@@ -256,6 +265,10 @@ class Fuzzer(PendingActions):
 
     def _is_plotting(self) -> bool:
         return self._adversary is not None and self._adversary.is_plotting
+
+    def _is_busy(self) -> bool:
+        """Whether somebody is about something that may take longer than there are faults."""
+        return self._is_plotting() or (self._auditor is not None and bool(self._auditor.held))
 
     def _draw_anew(self) -> None:
         """Draws everything that is left from another seed, at the steps that were given."""
@@ -334,6 +347,8 @@ class Fuzzer(PendingActions):
 
     def _heal(self) -> None:
         self.load.remaining = min(self.load.remaining, self._random.randint(0, MAX_LEFT))
+        if self._auditor is not None:
+            self._auditor.held = frozenset()
         for fault in self._injector.list_healing(self.world):
             self._perform(fault)
         if not self.case.replies and self.case.kinds & {"leaders", "crash", "leave", "recovery", "amnesia"}:
@@ -361,6 +376,11 @@ class Fuzzer(PendingActions):
 
     # Choosing
 
+    def is_open(self, pair: Pair) -> bool:
+        if self._auditor is not None and pair in self._auditor.held:
+            return False
+        return super().is_open(pair)
+
     def _step(self, fair: bool) -> bool:
         """Draws one action and applies it; False if nothing can happen."""
         if self._changes and self._random.random() < 0.05 and can_change(self.world, self._changes[0]):
@@ -371,9 +391,25 @@ class Fuzzer(PendingActions):
                 return False
             action = self._changes.pop(0)
         self._perform(action)
+        answered = tuple(self.world.resolved) if self._auditor is not None else ()
         if self.world.resolved or self.world.completed:
             self.load.collect_done(self.world)
+        if self._auditor is not None and not fair:
+            self._audit(self._auditor, answered)
         return True
+
+    def _audit(self, auditor: Auditor, answered: tuple[MessageId, ...]) -> None:
+        """Multicasts what the auditor wants, if a client can."""
+        destinations = auditor.choose(self.world, answered, self.load.remaining)
+        if auditor.fault:
+            fault, auditor.fault = auditor.fault, ()
+            self._begin_fault(fault)
+        senders = self.load.list_ready(self.world) if destinations else ()
+        if senders:
+            sender = self._random.choice(senders)
+            message = self.load.next_message_to(sender, destinations)
+            self._perform(Multicast(sender, message.id, message.destinations, len(message.payload)))
+            auditor.record_multicast(self.world, message.id, destinations[0])
 
     def _perform(self, action: AnyAction) -> None:
         self.script.append(action)
@@ -388,8 +424,13 @@ class Fuzzer(PendingActions):
             action = self._hurry(self._adversary.focus)
             if action is not None:
                 return action
+        if not fair and self._auditor is not None and (focus := self._auditor.find_focus(self.world)):
+            action = self._hurry(focus)
+            if action is not None:
+                return action
         senders = self.load.list_ready(self.world) if self.load.remaining > 0 else ()
-        if senders and random.random() < (0.3 if fair else self.style.multicast_rate):
+        is_reserved = not fair and self._auditor is not None and self.load.remaining <= self._auditor.reserved
+        if senders and not is_reserved and random.random() < (0.3 if fair else self.style.multicast_rate):
             return self._next_multicast(random.choice(senders))
         if not fair and self.style.timer_rate and random.random() < self.style.timer_rate:
             timers = self.list_timers()
@@ -433,11 +474,13 @@ class Fuzzer(PendingActions):
             candidates = [pair for pair in links if pair[1] not in paused and pair not in blocked]
         else:
             candidates = list(links)
+        if self._auditor is not None and (held := self._auditor.held):
+            candidates = [pair for pair in candidates if pair not in held]
         if not candidates:
             return None
         random = self._random
         pair = random.choice(candidates)
-        if fair or not (self.style.starved_share or self.slow):
+        if fair or not (self.style.starved_share or self.slow or self._auditor is not None):
             return pair
         for _ in range(6):
             if random.random() < self._weigh(pair):
@@ -449,9 +492,13 @@ class Fuzzer(PendingActions):
         """How often a link is chosen, compared with others: starved ones and those of slow processes hardly ever."""
         if pair[0] in self.slow or pair[1] in self.slow:
             return STARVED
+        if self._auditor is not None and self._auditor.held:
+            return 1.0  # all but the links that are held
         weight = self._weights.get(pair)
         if weight is None:
-            weight = self._weights[pair] = STARVED if self._random.random() < self.style.starved_share else 1.0
+            is_starved = self._random.random() < self.style.starved_share
+            is_slow = self._auditor is not None and self._auditor.is_slow(pair)
+            weight = self._weights[pair] = STARVED if is_starved or is_slow else 1.0
         return weight
 
     def _choose_packet(self, pair: Pair, fair: bool) -> AnyAction:

@@ -48,7 +48,7 @@ from amcast.kernel.folder import FolderState
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
 from amcast.kernel.message import Body, Message, Request
 from amcast.kernel.process import Process
-from amcast.kernel.reconfiguration import is_change
+from amcast.kernel.reconfiguration import is_change, is_marker
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring, Monitors
 from amcast.simulation.world.disk import Disk
@@ -120,6 +120,7 @@ class World:
         "_encode",
         "_highest_incarnations",
         "_make",
+        "_markers",
         "_number",
         "_sent_ns",
         "_starts",
@@ -189,9 +190,7 @@ class World:
     ) -> None:
         """`storage`: the records of servers live in the real log, in segments of so many bytes on simulated files; 0:
         in a list."""
-        self.topology = topology
-        self.scheduler = scheduler
-        self.recorder = recorder
+        self.topology, self.scheduler, self.recorder = topology, scheduler, recorder
         self.processes: dict[ProcessId, Process] = {}
         self.incarnations: dict[ProcessId, int] = dict.fromkeys(topology.processes, 0)
         self._highest_incarnations = dict(self.incarnations)
@@ -257,6 +256,8 @@ class World:
         folders."""
         self._cut_below: dict[Pair, int] = {}
         """By link: packets below this number were lost with an earlier incarnation."""
+        self._markers: set[MessageId] = set()
+        """The markers that were delivered."""
         self._sent_ns: dict[MessageId, int] = {}
         self._states_due: list[tuple[ProcessId, int]] = []
         """Positions at which the applications of nodes are to take their states, at the end of the step."""
@@ -297,6 +298,8 @@ class World:
         # A process that crashed before its first write would look like one that lost its disk.
         for process in members:
             self.complete_writes(process)
+            if self.monitors is not None and self.topology.group_of(process) is not None:
+                self.monitors.hear_boot(process)
 
     def submit(self, process: ProcessId, message: Message) -> None:
         """Lets a client a-multicast."""
@@ -421,6 +424,8 @@ class World:
             self.leaving.add(process)
         self.closed_until.pop(process, None)
         self.processes[process] = self._make(process)
+        if self.monitors is not None:
+            self.monitors.hear_start(process)
         started = self._start_disk(process)
         for peer in self.topology.processes:
             if peer != process:
@@ -601,6 +606,8 @@ class World:
             effects = self.processes[process].step(events, now)
         except Exception as error:
             raise ProcessFailedError(process, self.steps, events, error) from error
+        if self.monitors is not None and events:
+            self.monitors.hear_step(process, events, effects)
         if not effects:
             return
         if self._wants_packets:
@@ -683,10 +690,14 @@ class World:
                     self.resolved.append(message)
                 else:
                     self.resolve(message)
+                    if self.monitors is not None:
+                        self.monitors.hear_answer(process, message)
             case ReadReady(number):
                 self.ready_reads.append((process, number, self.positions[process]))
             case Close(position):
                 self.closed_until[process] = position, self.now
+                if self.monitors is not None:
+                    self.monitors.hear_closing(process, position)
                 if self.recorder is not None:
                     self._close(process, position)
             case _:
@@ -733,6 +744,8 @@ class World:
             )
         self.positions[process] = effect.position + 1
         self.deliveries += 1
+        if message.id not in self._markers and is_marker(message):
+            self._record_marker(message)
         if self.keeps_history:
             self.history[process].append(message.id)
             if self.folders and self.positions[process] % POSITIONS_PER_STATE == 0:
@@ -752,6 +765,19 @@ class World:
         self.record_delivered(process, message.id)
         if self.answering is not None:
             self.answering(process, message)
+
+    def _record_marker(self, message: Message) -> None:
+        """Counts the marker of a process without memory as a multicast, when it is first delivered: of unknown time,
+        because the process may have lost its memory again since, and with it the marker."""
+        self._markers.add(message.id)
+        self.undelivered[message.id] = set(self.topology.processes_of(message.destinations)) - self.absent
+        self.undelivered_messages[message.id] = message
+        if self.recorder is not None:
+            self.recorder.record_multicast(message, 0)
+
+    @property
+    def has_markers(self) -> bool:
+        return bool(self._markers)
 
     def resolve(self, message: MessageId) -> None:
         """A client knows that its message is delivered."""

@@ -184,8 +184,10 @@ def _render_mutation() -> list[str]:
             f" ({by_judge['hang']} of them because a run does not end), {by_judge['tests']} by tests of their package"
             " where the first 60 seeds did not find them."
             + (f" Not found yet within the seeds that were tried: {reached}." if missed else "")
-            + " The goal is 95 % by fuzzing within 1,000 seeds."
-            f" The digest of the searched source is {data['source']}."
+            + " The goal is 95 % by fuzzing within 1,000 seeds. Faults of checkers are looked for with seeds of random"
+            " traces and histories instead of runs (docs/search.md)."
+            f" The digest of the searched source is {data['source']}. Findings are those of that source; exemptions are"
+            " those of today, so the share found is not one that was measured at one time."
         ),
         "",
         *_table(

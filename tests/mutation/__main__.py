@@ -5,8 +5,9 @@
     python -m tests.mutation --list                the sample, without running anything
 
 All seeds run once without a mutant, to see which of them execute the line of which mutant: only these can find it.
+Seeds are runs of `amcast fuzz`; for checkers, random traces and histories whose answers are known (`judges.py`).
 Every mutant is looked for within 60 seeds, and by the tests of its package if these do not find it; then, those that
-nobody found, within 250 seeds, then within all.
+seeds have not found, within 250 seeds, then within all.
 Results are written after each mutant, and mutants come in the order of their rank, so that those of an interrupted
 campaign are a sample, too. It continues as long as the source is the same.
 Exit code 0: at least 95 % of the mutants that are not exempt were found; 1: fewer; 64: wrong use.
@@ -28,7 +29,7 @@ from tests.mutation.exemptions import read_exemptions
 from tests.mutation.hits import measure_hits
 from tests.mutation.look_for import Finding, look_for
 from tests.mutation.operators import Mutant
-from tests.mutation.sample import digest_source, draw_sample, find_targets, list_all, rank
+from tests.mutation.sample import digest_source, draw_sample, list_all, rank
 
 GOAL: Final = 0.95
 ROUNDS: Final = (60, 250)
@@ -64,10 +65,8 @@ def _search_round(
     todo = sorted((one for one in todo if seeds <= EXEMPT_SEEDS or one.id not in exemptions), key=rank)
     if not todo:
         return
-    searched = [mutant for mutant in draw_sample() if find_targets(mutant.module)]
     hits_file = options.results.with_name("mutation-hits.json")
-    asked = [mutant for mutant in todo if find_targets(mutant.module)]
-    hits = measure_hits(searched, asked, seeds, options.jobs, hits_file, source)
+    hits = measure_hits(draw_sample(), todo, seeds, options.jobs, hits_file, source)
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         tasks = [pool.submit(look_for, one, hits.get(one.id, {}), seeds, found.get(one.id)) for one in todo]
         for done, task in enumerate(tasks, 1):

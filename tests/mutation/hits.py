@@ -15,7 +15,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-from amcast.lab.runs import fuzz_seed
 from tests.mutation.operators import Mutant
 from tests.mutation.patch import PatchError, collect_functions, find_function, set_code
 from tests.mutation.sample import SOURCE, Target, find_targets
@@ -82,13 +81,13 @@ def plant_probes(mutants: tuple[Mutant, ...]) -> None:
 def run_probed(task: tuple[Target, range]) -> list[tuple[str, int]]:
     """Runs seeds of a target with probes; returns which mutants each seed hits."""
     target, seeds = task
-    runs = target.make_runs()
+    judge = target.make_judge()
     found: list[tuple[str, int]] = []
     for seed in seeds:
         _hits.clear()
-        outcome = fuzz_seed(runs.prepare(seed), seed)
-        if outcome.status != "holds":  # it would fail with every mutant, too
-            print(f"seed {seed} of {target.name} fails without any mutant: {outcome.story}", file=sys.stderr)
+        status, story = judge(seed)
+        if status != "holds":  # it would fail with every mutant, too
+            print(f"seed {seed} of {target.name} fails without any mutant: {story}", file=sys.stderr)
             continue
         found += [(id, seed) for id in sorted(_hits)]
     return found

@@ -1,6 +1,7 @@
 """Runs a command of amcast, or pytest, with one mutant planted.
 
     python -m tests.mutation.plant ID fuzz -p primcast --seeds 0..99
+    python -m tests.mutation.plant ID judges --seeds 0..99        random traces and histories, judged by force, too
     python -m tests.mutation.plant ID pytest tests/check
 
 The mutated module is compiled when it is first imported; no file changes.
@@ -51,6 +52,10 @@ def main(arguments: Sequence[str]) -> None:
         import pytest
 
         sys.exit(pytest.main(rest))
+    if command == "judges":
+        from tests.mutation.judges import main as run_judges
+
+        sys.exit(run_judges(rest))
     from amcast.cli import main as run_amcast
 
     sys.argv = ["amcast", command, *rest]

@@ -7,6 +7,7 @@ in a module therefore leaves the rest of the sample as it was.
 import hashlib
 import tomllib
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,27 +42,55 @@ SKIPPED_MODULES: Final = frozenset({"__init__", "messages", "claims", "catalogue
 """Modules without decisions: data, texts for operators, and what monitors are told."""
 
 
+JudgeSeed = Callable[[int], tuple[str, str]]
+"""Takes a seed; returns its status ("holds", or how it failed) and its story."""
+
+
 @dataclass(frozen=True, order=True)
 class Target:
-    """A search: seeds of a protocol, each with its own shape; where a plan is named, with its members and changes."""
+    """A search: seeds of a protocol, each with its own shape; where a plan is named, with its members and changes;
+    where an order is named, all with that. Without a protocol: seeds of random traces and histories, for faults of
+    checkers."""
 
     protocol: str
     plan: str = ""
+    order: str = ""
 
     @property
     def name(self) -> str:
-        return " ".join(self.arguments)
+        return " ".join(self.arguments[1:]) or self.arguments[0]
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of `amcast fuzz`."""
-        return ("-p", self.protocol, *(("--plan", self.plan, "--swarm") if self.plan else ()))
+        """A command of `tests/mutation/plant.py`."""
+        if not self.protocol:
+            return ("judges",)
+        plan = ("--plan", self.plan, "--swarm") if self.plan else ()
+        return ("fuzz", "-p", self.protocol, *plan, *(("--order", self.order) if self.order else ()))
+
+    def make_judge(self) -> JudgeSeed:
+        """What judges a seed. It imports the product not before a mutant is planted."""
+        if not self.protocol:
+            from tests.mutation.judges import judge_seed
+
+            return judge_seed
+        from amcast.lab.runs import fuzz_seed
+
+        runs = self.make_runs()
+
+        def fuzz(seed: int) -> tuple[str, str]:
+            outcome = fuzz_seed(runs.prepare(seed), seed)
+            return outcome.status, outcome.story
+
+        return fuzz
 
     def make_runs(self) -> "SwarmRuns":
-        from amcast.lab.fuzz_campaign import SwarmRuns  # not before a mutant is planted
+        """The runs of a protocol."""
+        from amcast.lab.fuzz_campaign import SwarmRuns
 
         values = tomllib.loads((SOURCE.parent / self.plan).read_text()) if self.plan else {}
-        return SwarmRuns({**values, "protocol": self.protocol}, self.name)
+        order = {"order": self.order} if self.order else {}
+        return SwarmRuns({**values, **order, "protocol": self.protocol}, self.name)
 
 
 def _list_targets(*protocols: str, plan: str = "") -> tuple[Target, ...]:
@@ -82,15 +111,17 @@ TARGETS: Final[dict[str, tuple[Target, ...]]] = {
     "amcast.protocols.skeen": _list_targets("skeen"),
     "amcast.protocols.treecast": _list_targets("treecast"),
     "amcast.protocols.whitebox": _list_targets("whitebox"),
+    "amcast.check": (Target(""),),
     "amcast.parts.broadcast": _list_targets("a-dt"),
-    "amcast.parts.client": _list_targets("primcast", "fastcast"),
+    "amcast.parts.client": _list_targets("primcast", "fastcast", "a-dt"),
     "amcast.parts.consensus.ring_paxos": _list_targets("basecast", "fastcast"),
     "amcast.parts.consensus": _list_targets("multipaxos", "fastcast"),
     "amcast.parts.groups.leader_group": _list_targets("primcast", "whitebox"),
     "amcast.parts.groups.replicated": _list_targets("flexcast", "treecast"),
     "amcast.parts.groups": _list_targets("basecast", "fastcast"),
-    "amcast.parts.membership": _list_targets("primcast", "fastcast", plan="plans/members.toml"),
+    "amcast.parts.membership": _list_targets("primcast", "fastcast", "a-dt", plan="plans/members.toml"),
     "amcast.parts.node": _list_targets("primcast", "whitebox"),
+    "amcast.parts.ordering.consistent_cut": _list_targets("primcast", "fastcast", plan="tests/mutation/real-time.toml"),
     "amcast.parts.ordering.history": _list_targets("flexcast"),
     "amcast.parts.ordering.overlay": _list_targets("flexcast", "treecast"),
     "amcast.parts.ordering": _list_targets("primcast", "fastcast"),
@@ -108,23 +139,27 @@ SEARCHED: Final = (
     "workloads",
     "lab/fuzz_campaign.py",
     "lab/runs.py",
+    "tests/mutation/judges.py",
+    "tests/check/oracle.py",
+    "tests/check/histories/random_histories.py",
+    "tests/pipeline/check/brute_force.py",
+    "tests/pipeline/check/trace_generator.py",
 )
 """What the result of a seed depends on."""
 CHECKER_TESTS: Final = ("tests/check", "tests/mutants/test_planted.py")
 
 
 def find_targets(module: str) -> tuple[Target, ...]:
-    """The searches for mutants of a module; none for checkers, whose tests look for them."""
+    """The searches for mutants of a module."""
     for name in sorted(TARGETS, key=len, reverse=True):
         if module == name or module.startswith(name + "."):
             return TARGETS[name]
-    assert module.startswith("amcast.check."), f"tests/mutation/sample.py: TARGETS lacks {module}"
-    return ()
+    raise AssertionError(f"tests/mutation/sample.py: TARGETS lacks {module}")
 
 
 def list_tests(module: str) -> tuple[str, ...]:
     """The tests that look for mutants of a module which fuzzing does not find at once: those of its package."""
-    if not find_targets(module):
+    if module.startswith("amcast.check."):
         return CHECKER_TESTS
     folder = Path("tests", *module.split(".")[1:-1])
     return (str(folder),) if (SOURCE.parent / folder).is_dir() else ()
@@ -160,7 +195,7 @@ def digest_source() -> str:
     one."""
     digest = hashlib.sha256()
     for name in SEARCHED:
-        place = SOURCE / "amcast" / name
+        place = SOURCE / "amcast" / name if not name.startswith("tests/") else SOURCE.parent / name
         for file in sorted(place.rglob("*.py")) if place.is_dir() else (place,):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]

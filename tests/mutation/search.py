@@ -3,10 +3,9 @@
 import signal
 from collections.abc import Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from amcast.lab.fuzz_campaign import SwarmRuns
+from tests.mutation.sample import JudgeSeed
 
 HANG_S: Final = 15.0
 """A seed that takes more CPU time has met a fault that does not end."""
@@ -27,16 +26,13 @@ class Failure(NamedTuple):
     """How many seeds ran, this one included."""
 
 
-def find_failure(runs: "SwarmRuns", seeds: Iterable[int]) -> Failure | None:
+def find_failure(judge: JudgeSeed, seeds: Iterable[int]) -> Failure | None:
     """Runs seeds in order until one fails."""
-    from amcast.lab.runs import fuzz_seed
-
     signal.signal(signal.SIGVTALRM, _end_seed)
     for count, seed in enumerate(seeds, 1):
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, HANG_S)
-            outcome = fuzz_seed(runs.prepare(seed), seed)
-            status, story = str(outcome.status), outcome.story
+            status, story = judge(seed)
         except HangError:
             status, story = "hang", f"seed {seed} does not end"
         except Exception as error:  # whatever the fault breaks beside its process

@@ -4,7 +4,7 @@ Missing evidence is never "holds". A property that a run does not claim is check
 claimed properties decide the verdict of the run.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -153,3 +153,16 @@ class FindingBuilder:
                 checked = {**self.checked, verdict: count}
                 return Finding(self._name, verdict, True, checked, story + more, self._witness[verdict])
         return Finding(self._name, "holds", True, self.checked)
+
+
+COUNT_TEXTS: Final = {
+    "about_none": "packets about no message",
+    "concerned": "processes that some message concerns",
+    "violated": "violations",
+}
+"""What counts of the checker mean, where their names do not say it."""
+
+
+def describe_counts(checked: Mapping[str, int]) -> str:
+    """What was checked, in words."""
+    return ", ".join(f"{count:,} {COUNT_TEXTS.get(what, what)}" for what, count in checked.items())

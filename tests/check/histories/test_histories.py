@@ -14,6 +14,7 @@ from amcast.check.histories.list_append import check_list_append
 from amcast.check.histories.register import check_register
 from amcast.cli.main import run as run_command
 from amcast.kernel.errors import UsageError
+from tests.check.histories.random_histories import find_difference
 
 
 def make(*lines: tuple[str, int, str, Any]) -> list[HistoryOperation]:
@@ -147,3 +148,17 @@ def test_the_command_judges_a_file_and_names_wrong_lines(tmp_path: Path, capsys:
     file.write_text('{"type": "begin"}')
     with pytest.raises(UsageError, match="line 1: Invalid enum value 'begin'"):
         read_history(file)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_judges_agree_with_trying_every_order(seed: int) -> None:
+    assert find_difference(seed) == ""
+
+
+def test_appends_of_one_transaction_are_read_in_their_order() -> None:
+    history = one_by_one("txn", [["append", "x", 1], ["append", "x", 2]], [["r", "x", [2, 1]]])
+    report = check_list_append(history)
+    assert report.verdict == "violated"
+    assert (
+        "read 2 before 1 from 'x': the txn of process 0 (lines 1 to 2) appended them the other way" in report.story[0]
+    )

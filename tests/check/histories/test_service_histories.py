@@ -62,7 +62,8 @@ def judge_seeds(service: type[Service], seeds: range, calls: int = 6, single: bo
 
     reports = []
     for seed in seeds:
-        case = replace(ServiceSearch(main).prepare(seed).make_case(), monitoring=None, storage=False)
+        prepared = ServiceSearch(main).prepare(seed)
+        case = replace(prepared.make_case(), monitoring=None, storage=False, is_audited=False)
         fuzzer = ServiceFuzzer(case, seed, main, 3, ())
         assert fuzzer.search().status == "holds"
         lines = [_translate(line) for line in fuzzer.services.history]

@@ -21,6 +21,8 @@ class Bug:
     protocol: str
     most_seeds: int = MOST_SEEDS
     """Seeds of `amcast fuzz` within which it must be found."""
+    order: str = ""
+    """What `--order` fixes for every seed; "": each draws it."""
 
     @property
     def file(self) -> Path:

@@ -31,12 +31,12 @@ class Finding:
 
 def look_for(bug: Bug, seeds: int, first: int = 0) -> Finding:
     """Fuzzes the protocol with the bug planted, seed by seed until one fails, which must hold without the bug."""
-    runs = Target(bug.protocol).make_runs()
+    judge = Target(bug.protocol, order=bug.order).make_judge()
     with plant_source(f"amcast.{bug.module}", bug.apply(bug.file.read_text())):
-        failure = find_failure(runs, range(first, first + seeds))
+        failure = find_failure(judge, range(first, first + seeds))
     if failure is None:
         return Finding(bug, -1)
-    own = find_failure(runs, (failure.seed,))
+    own = find_failure(judge, (failure.seed,))
     if own is not None:
         raise RuntimeError(f"seed {own.seed} of {bug.protocol} fails without any planted bug: {own.story}")
     return Finding(bug, failure.seed, name_judge(failure.status, failure.story), failure.story)

@@ -11,7 +11,9 @@ from tests.mutants.gate.search import look_for, name_judge
 FOUND_AT_ONCE = {
     "paxos-promise-before-its-persist": {"monitor: persist before send"},
     "primcast-epoch-takes-the-first-clock": {"monitor: promises heard", "monitor: ballot's clock"},
+    "real-time-answers-when-every-destination-has-delivered": {"checker: P9", "monitor: closed deliveries"},
     "whitebox-checkpoint-forgets-the-clock": {"monitor: restart", "monitor: nothing forgotten"},
+    "membership-without-doubt": {"monitor: majority of others", "monitor: nothing forgotten", "monitor: one value"},
 }
 """Bugs that the first few seeds find, and the judges that can."""
 

@@ -76,6 +76,7 @@ def _order_keys(
     """The order of appends of each key, from its longest read; or a sentence about a read that is wrong by itself."""
     orders: dict[str, list[Any]] = {}
     longest: dict[str, int] = {}
+    places = {appended: place for place, appended in enumerate(writers)}
     for number, key, elements in reads:
         name = repr(key)
         strange = [element for element in elements if (name, element) not in writers]
@@ -83,6 +84,13 @@ def _order_keys(
             return f"the {history[number]} read {strange[0]!r} from {key!r}, which nobody appended", {}
         if len(set(map(repr, elements))) < len(elements):
             return f"the {history[number]} read an element of {key!r} twice: {elements}", {}
+        for one, other in pairwise(elements):
+            writer = writers[name, one]
+            if writer == writers[name, other] and places[name, one] > places[name, other]:
+                return (
+                    f"the {history[number]} read {one!r} before {other!r} from {key!r}: the {history[writer]} appended"
+                    f" them the other way round"
+                ), {}
         known = orders.get(name, [])
         short, long = sorted((known, elements), key=len)
         if long[: len(short)] != short:

@@ -44,7 +44,7 @@ def reported(folder: Path, out: Path) -> tuple[account.ReportSummary, str]:
     }
     prepare_folder(out / "measures")
     rows = compare.summarize_runs([described], extra)
-    write_run_tables(MeasureResult(out / "measures", 1, "exact", 0.1), rows)
+    write_run_tables(MeasureResult(str(out / "measures"), 1, "exact", 0.1), rows, out / "measures")
     summary = account.summarize_runs(folder, {"verdict": verdict["verdict"], "runs": [verdict]}, rows, out / "measures")
     write_report(summary, out / "measures", out)
     return summary, (out / PAGE_FILE).read_text()
@@ -70,6 +70,32 @@ def test_correct_run_shows_its_slowest_message(tmp_path: Path) -> None:
     assert "the slowest" in summary.spacetime_caption
     assert "P1" in page
     assert "Percentiles are exact" in page
+
+
+def test_limits_are_stated_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many sentences are left out, and why there is no diagram."""
+    written(tmp_path / "run", "cycle_of_three")
+    monkeypatch.setattr(account, "SCENE_ROWS", 3)
+    monkeypatch.setattr(account, "MAX_STORY", 1)
+    summary, page = reported(tmp_path / "run", tmp_path / "out")
+    assert len(summary.story) == 2
+    assert summary.story[1].startswith("and ")
+    assert "more sentences: amcast check shows them" in summary.story[1]
+    assert not summary.spacetime
+    assert "No diagram: the folder has more than 2,000,000 deliveries; amcast view --picture" in page
+
+
+def test_number_of_sentences_that_are_left_out_is_right(tmp_path: Path) -> None:
+    written(tmp_path / "run", "cycle_of_three")
+    reported(tmp_path / "run", tmp_path / "out")
+    run = read_run(tmp_path / "run")
+    verdict = judge(run).as_dict()
+    rows = compare.summarize_runs([compare.describe_run(run.meta, str(tmp_path / "run"))], {})
+    answer = {"verdict": "violated", "runs": [verdict] * 12}
+    summary = account.summarize_runs(tmp_path, answer, rows, tmp_path / "out" / "measures")
+    sentences = 12 * sum(p["claimed"] and p["verdict"] != "holds" for p in verdict["properties"].values())
+    assert len(summary.story) == account.MAX_STORY + 1
+    assert summary.story[-1] == f"and {sentences - account.MAX_STORY} more sentences: amcast check shows them"
 
 
 def test_scene_is_the_message_that_a_crash_met(tmp_path: Path) -> None:

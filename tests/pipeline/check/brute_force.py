@@ -171,6 +171,33 @@ class BruteForce:
         found["P9"] = "violated" if cyclic else self.judge_real_time(edges, unless)
         return found
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How much a judge of the order and of sessions has to look at, by property."""
+        edges = self.edges()
+        placed = {m for m in self.sent if any(self.place(process, m) is not None for process in self.processes)}
+        complete = {m for m in self.sent if self.completed(m) is not None}
+        order = {"messages": len(placed)}
+        blocked = find_blocked({m: edges[m] & placed for m in placed})
+        found = {"P4": order, "P5": {**order, **({"blocked": len(blocked)} if blocked else {})}}
+        found["P9"] = {"messages": len(placed | complete)}
+        if "answers" in self.tables:
+            found["P9"]["answers"] = len(self.tables["answers"])
+        keys = {m: row["session"] for m, row in self.sent.items() if None not in (row["session"], row["sequence"])}
+        if keys:
+            recorded = [(p, m) for p in self.processes for m in self.delivered(p) if m in keys]
+            numbers = [(p, m) for p, m in recorded if self.is_expected(p, m)]
+            found["P7"] = found["P8"] = {"deliveries": len(numbers), "sessions": len(set(keys.values()))}
+        return found
+
+    def is_expected(self, process: int, message: int) -> bool:
+        """Whether some message with this one's number of its session is addressed to the process."""
+        row = self.sent[message]
+        return any(
+            self.addressed(process, other)
+            and (known["session"], known["sequence"]) == (row["session"], row["sequence"])
+            for other, known in self.sent.items()
+        )
+
     def violates_integrity(self) -> bool:
         for process, entries in self.sequence.items():
             messages = [message for _, message, _ in entries]
@@ -303,6 +330,27 @@ class BruteForce:
                 apart = complete + (self.clock_bound_ns or 0)
                 both[m] |= {n for n, row in self.sent.items() if row["at_ns"] > apart}
         return "violated" if has_cycle(both) else unless
+
+
+def find_blocked(edges: dict[int, set[int]]) -> set[int]:
+    """The messages in a cycle, or behind one."""
+    left = set(edges)
+    while left:
+        free = left - {n for m in left for n in edges[m]}
+        if not free:
+            return left
+        left -= free
+    return left
+
+
+def find_shortest_cycle(edges: dict[int, set[int]]) -> int | None:
+    """The length of a shortest cycle, by powers of the relation."""
+    reach = edges
+    for length in range(1, len(edges) + 1):
+        if any(m in reach[m] for m in edges):
+            return length
+        reach = {m: {n for step in reach[m] for n in edges[step]} for m in edges}
+    return None
 
 
 def has_cycle(edges: dict[int, set[int]]) -> bool:

@@ -4,16 +4,19 @@ from itertools import permutations
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.pipeline.check.examination import PositionGapError
 from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.merge import BUFFER_ENTRIES, ChainGap, ChainRows, find_head_cycle, merge
-from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
+from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable, fast_agree
 from amcast.pipeline.kernels.pairs import SharedEntriesCounter, compare_pairs
 from amcast.pipeline.kernels.replicas import DeliveryRows, PositionSlice
 from amcast.pipeline.kernels.unique_ids import AscendingIds
+from amcast.pipeline.rows.tables import MessageLookup, refuse_contradictions
 from tests.mutants.planted import Trace
 from tests.pipeline.small_runs import examine, gapped_run, plain, planted_runs, random_run, without_run_name
 
@@ -265,13 +268,69 @@ def test_both_ends_of_a_packet_took_part(first: int) -> None:
     """Process ids are looked up in a table, or searched where they are too large for one."""
     ids = [first + place for place in range(4)]
     audit = PacketAudit(ProcessTable({ids[0]: 0, ids[1]: 1, ids[2]: None, ids[3]: None}))
-    packets = (longs(ids[2]), longs(ids[0]), longs(ids[2]))
-    wrong = audit.judge(*packets, np.array([0, 1], np.int32), np.array([0], np.int32))
+    messages = (longs(ids[2]), np.array([0, 1], np.int32), np.array([0], np.int32))
+    known, unknown = (longs(0), np.array([0], np.int32)), (longs(0), np.array([-1], np.int32))
+    wrong = audit.judge((longs(ids[2]), longs(ids[0])), known, messages)
     assert not wrong.any(), "from the sender to its destination"
     assert audit.took_part.tolist() == [True, False, True, False, False]
-    audit.judge(longs(ids[0]), longs(first + 99), longs(ids[2]), np.array([0, 1], np.int32), np.array([0], np.int32))
+    assert audit.judge((longs(ids[0]), longs(first + 99)), known, messages).all()
     assert audit.took_part.tolist() == [True, False, True, False, True], "the last place is for unknown processes"
-    assert audit.outsider_pairs == 1
+    assert audit.judge((longs(ids[2]), longs(ids[1])), unknown, messages).all(), "nobody multicast the message"
+    assert audit.took_part.tolist() == [True, True, True, False, True]
+    assert audit.outsider_pairs == 2
+
+
+def refuses(known: MessageLookup, places: np.ndarray, stated: list[tuple[int | None, list[int] | None]]) -> bool:
+    senders = pa.array([sender for sender, _ in stated], pa.int32())
+    lists = pa.array([values for _, values in stated], pa.list_(pa.int32()))
+    messages = np.where(places < 0, 10**6, known.messages[places])
+    try:
+        refuse_contradictions(known, "packets", messages, lists, senders=senders)
+    except UsageError:
+        return True
+    return False
+
+
+def agree(known: MessageLookup, places: np.ndarray, stated: list[tuple[int | None, list[int] | None]]) -> bool:
+    senders = (
+        np.array([sender or 0 for sender, _ in stated], np.int64),
+        np.array([sender is not None for sender, _ in stated]),
+    )
+    offsets = np.cumsum([0, *(len(values or ()) for _, values in stated)]).astype(np.int32)
+    flat = np.array([value for _, values in stated for value in values or ()], np.int32)
+    lists = (offsets, flat, np.array([values is not None for _, values in stated]))
+    pairs = (np.arange(len(stated)), places.astype(np.int32))
+    return fast_agree(pairs, (known.senders, known.offsets, known.values), senders, lists)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_packets_that_agree_value_by_value_contradict_nothing(block: int) -> None:
+    """The fast path is right whenever it says yes, and says yes to what a writer copies from the multicasts."""
+    outcomes = set()
+    for seed in range(200 * block, 200 * block + 200):
+        random = Random(seed)
+        lists = [sorted(random.sample(range(5), random.randint(1, 3))) for _ in range(4)]
+        offsets = np.cumsum([0, *map(len, lists)]).astype(np.int32)
+        flat = np.array([value for values in lists for value in values], np.int32)
+        known = MessageLookup(longs(7, 8, 9, 10), longs(1, 2, 3, 4), offsets, flat, longs(0, 0, 0, 0))
+        places = np.array([random.randint(-1, 3) for _ in range(5)])
+        copied: list[tuple[int | None, list[int] | None]] = [(at + 1, list(lists[at])) for at in places]
+        assert agree(known, places, copied)
+        stated = list(copied)
+        for _ in range(random.randint(0, 3)):
+            at = random.randrange(5)
+            sender, values = stated[at]
+            change = random.choice(("other sender", "no sender", "no list", "reversed", "longer", "other value"))
+            if change == "other sender" or change == "no sender":
+                sender = 99 if change == "other sender" else None
+            elif values is not None:
+                other = {"no list": None, "reversed": values[::-1], "longer": [*values, 4], "other value": [4]}
+                values = other[change]
+            stated[at] = (sender, values)
+        found = (agree(known, places, stated), refuses(known, places, stated))
+        assert found != (True, True)
+        outcomes.add(found)
+    assert outcomes == {(True, False), (False, True), (False, False)}
 
 
 # The whole examination, against the plain checker

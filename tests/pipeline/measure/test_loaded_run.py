@@ -1,6 +1,8 @@
 """`amcast.load`: tables and measures of runs for analysts."""
 
+from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from pyspark.sql import SparkSession
@@ -8,6 +10,7 @@ from pyspark.sql import SparkSession
 import amcast
 from amcast.pipeline.measure.job import measure
 from amcast.trace.columns import TABLES
+from tests import ROOT
 from tests.mutants.planted import healthy
 from tests.pipeline.small_runs import write
 
@@ -38,3 +41,21 @@ def test_measures_in_the_folder_are_those_that_are_computed(spark: SparkSession,
     for name, rows in computed.items():
         assert sorted(map(repr, written[name].to_arrow().to_pylist())) == sorted(map(repr, rows)), name
     assert len(written["latency"].to_pandas()) == written["latency"].to_spark(spark).count()
+
+
+def test_documented_lines_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line of the page about notebooks; where Polars or DuckDB is missing, its line says what to install."""
+    write(tmp_path / "runs" / "latest", healthy())
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "reports.md").read_text().partition("reads nothing before it is asked for:\n\n")[2]
+    block = [line for line in page.partition("\n\n`")[0].splitlines() if line]
+    lines = dedent("\n".join(block)).splitlines()
+    assert len(lines) == 9
+    names: dict[str, object] = {"spark": spark}
+    for line in lines:
+        missing = [name for name in ("polars", "duckdb") if f"to_{name}()" in line and find_spec(name) is None]
+        if missing:
+            with pytest.raises(amcast.UsageError, match=f"pip install {missing[0]}"):
+                exec(line, names)
+        else:
+            exec(line, names)

@@ -13,6 +13,7 @@ import pytest
 from amcast.lab.sweep_cell import normalise_plan, run_cell
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
+from amcast.pipeline.sweep.journal import read_journal
 from tests.pipeline.small_runs import plain, planted_runs, random_run, without_run_name, write
 from tests.pipeline.spark.standalone import QUICK_JVM, Cluster, cluster
 
@@ -79,7 +80,7 @@ def replace_worker(spark_cluster: Cluster, out: Path, cells: int, driver: subpro
     """
     deadline = time.monotonic() + 240
     while driver.poll() is None and time.monotonic() < deadline:
-        done = sum(1 for file in (out / "journal").glob("*.jsonl") for _ in sweep.read_journal(file))
+        done = sum(1 for file in (out / "journal").glob("*.jsonl") for _ in read_journal(file))
         if 0 < done < cells:
             spark_cluster.kill("worker-0")
             spark_cluster.start_worker(2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amcast.pipeline.spark import progress
-from amcast.pipeline.sweep.job import JournalCounter
+from amcast.pipeline.sweep.journal import JournalCounter
 
 
 def test_lines_show_the_jobs_own_count(monkeypatch: pytest.MonkeyPatch) -> None:

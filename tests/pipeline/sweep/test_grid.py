@@ -132,6 +132,13 @@ def test_normalised_plan_includes_defaults() -> None:
     assert short["workload"]["outstanding"] == 1
 
 
+def test_fields_that_were_added_since_leave_ids_as_they_were() -> None:
+    """Committed tables name cells by the hash of their plan."""
+    plan = normalise_plan({"protocol": "skeen", "senders": "clients"}, "plan")
+    assert "senders" not in plan
+    assert normalise_plan({"protocol": "skeen", "senders": "all"}, "plan")["senders"] == "all"
+
+
 def test_cell_id_is_stable() -> None:
     assert hash_plan({"protocol": "skeen", "seed": 1}) == hash_plan({"seed": 1, "protocol": "skeen"})
     assert hash_plan({"protocol": "skeen", "seed": 1}) == "25f05b75073210a9b41d"

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.sweep_cell import normalise_plan, run_cell
+from amcast.pipeline.rows.locations import Location
 from amcast.pipeline.sweep import job as sweep
 from amcast.pipeline.sweep.grid import SweepCell, expand_cells, parse_grid
 from amcast.pipeline.sweep.job import SweepSettings
@@ -181,18 +183,37 @@ def test_partial_journal_line_loses_only_its_cell(tmp_path: Path) -> None:
     assert len(sweep.read_cells(settings.out)) == 2
 
 
-@pytest.mark.parametrize("table", ["cells", "timings"])
-def test_interrupted_merge_loses_nothing(tmp_path: Path, table: str) -> None:
-    settings = prepare(tmp_path / "s")
-    some = cells()[:3]
-    sweep.run_bundle(some[:2], run_cell, settings)
-    sweep.merge_journal(settings.out)
-    sweep.run_bundle(some[2:], run_cell, settings)
-    (settings.out / table).rename(settings.out / f".{table}-old")
-    assert sweep.find_pending(some, settings) == []
-    sweep.merge_journal(settings.out)
-    assert len(sweep.read_cells(settings.out)) == 3
-    assert not list(settings.out.glob(".*"))
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+def test_interrupted_merge_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
+    """A merge that ends before any file, or between two, is finished by the next one, with the same bytes."""
+    plan = {**PLAN, "grid": {"seed": "0..1", "protocol": ["fastcast", "skeen"]}}
+    some = cells(plan)
+    whole, cut = prepare(tmp_path / "whole", plan), prepare(tmp_path / "cut", plan)
+    for settings in (whole, cut):
+        for part in (some[:3], some[3:]):
+            sweep.run_bundle(part, run_cell, settings)
+            if part is some[3:] and settings is cut:
+                write, left = Location.write_bytes, [writes]
+
+                def fail_later(file: Location, data: bytes, write: Any = write, left: list[int] = left) -> None:
+                    if not left[0]:
+                        raise KeyboardInterrupt
+                    left[0] -= 1
+                    write(file, data)
+
+                monkeypatch.setattr(Location, "write_bytes", fail_later)
+                with suppress(KeyboardInterrupt):
+                    sweep.merge_journal(settings.out)
+                monkeypatch.undo()
+                assert sweep.find_pending(some, settings) == []
+            sweep.merge_journal(settings.out)
+    files = [sorted((settings.place / "cells").list_changes()) for settings in (whole, cut)]
+    assert [name for name, _ in files[0]] == [name for name, _ in files[1]]
+    for name, _ in files[0]:
+        assert len({(settings.place / "cells" / name).read_bytes() for settings in (whole, cut)}) == 1
+    assert len(sweep.read_cells(cut.out)) == 4
+    assert not list((tmp_path / "cut").rglob(".*"))
+    assert not list((tmp_path / "cut" / "journal").iterdir())
 
 
 def test_larger_plan_adds_cells(tmp_path: Path) -> None:

@@ -161,6 +161,14 @@ def test_groups_without_members_are_refused_at_the_end() -> None:
         order.add_multicasts([(2, (), 0)])
 
 
+def test_retry_of_another_sender_or_number_is_refused() -> None:
+    order = IncrementalOrder()
+    order.add_multicasts([(1, (0,), 5, 90, 90, 3), (1, (0,), 7, 90, 90, 3)])
+    for column, other in (("sender", (89, 90, 3)), ("session", (90, None, 3)), ("sequence", (90, 90, 4))):
+        with pytest.raises(UsageError, match=f"multicasts: {column} of message 1 is"):
+            order.add_multicasts([(1, (0,), 7, *other)])
+
+
 def test_second_delivery_violates_integrity_and_is_no_cycle() -> None:
     trace = make_pair(6)
     trace.deliver(2, 3)

@@ -2,8 +2,9 @@
 
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,10 +15,12 @@ from amcast.cli.lab.search import parse_seeds
 from amcast.cli.output import EXIT_CODES, JsonFlag, err, out, print_json, print_table
 from amcast.cli.panels import TRACES
 from amcast.kernel.errors import UsageError
+from amcast.simulation.inputs.plan import read_plan
 
 if TYPE_CHECKING:
     from amcast.pipeline.measure.difference import NumberChange, RunsDifference
 
+SEEDS: Final = "0..4"
 Rows = list[dict[str, Any]]
 
 
@@ -26,19 +29,31 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=TRACES)(diff)
 
 
+def _parse_out(text: str) -> Path:
+    """The local folder of the page. A URI would be taken for a folder of that name, and is refused."""
+    if "://" in text:
+        raise typer.BadParameter("expected a local folder")
+    return Path(text)
+
+
 def diff(
-    before: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep; with --plan, a commit.")],
+    before: Annotated[
+        str, typer.Argument(help="A run folder, a folder of runs, or a sweep, or its URI; with --plan, a commit.")
+    ],
     after: Annotated[str, typer.Argument(help="What is compared with it, of the same kind.")],
     plan: Annotated[
         Path | None, typer.Option("--plan", help="Compare two commits: simulate this plan with the code of each.")
     ] = None,
-    seeds: Annotated[str, typer.Option("--seeds", help="With --plan: the seeds of the runs.")] = "0..4",
+    seeds: Annotated[str, typer.Option("--seeds", help="With --plan: the seeds of the runs.")] = SEEDS,
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0.0, help="Differences up to this many per cent do not matter.")
     ] = 5.0,
     gate: Annotated[
         str | None,
         typer.Option("--gate", help="The numbers that decide, such as throughput_per_s,latency_ns_p99."),
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--out", parser=_parse_out, metavar="DIR", help="Also write a page: DIR/report.html.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -48,7 +63,13 @@ def diff(
     To compare the simulator with a live cluster, use amcast compare.
 
     Examples: amcast diff sweeps/before sweeps/after   |   amcast diff main HEAD --plan plans/five.toml --seeds 0..9
+    |   amcast diff runs/one runs/two --out runs/compared
     """
+    first, last = parse_seeds(seeds)
+    if plan is not None:
+        read_plan(plan)
+    elif (first, last) != parse_seeds(SEEDS):
+        raise UsageError(f"--seeds {seeds} without --plan; expected a plan that is simulated with these seeds")
     require_extra("trace")
 
     from amcast.pipeline.measure.difference import GATED, compare_runs
@@ -56,42 +77,72 @@ def diff(
     with ExitStack() as stack:
         places = [before, after]
         if plan is not None:
-            first, last = parse_seeds(seeds)
             for at, revision in enumerate(places):
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="amcast-diff-")))
                 err.print(f"running {plan} with seeds {seeds} at {revision}", markup=False)
                 run_revision(revision, plan, range(first, last + 1), folder)
                 places[at] = str(folder)
-        (first_runs, first_inside), (second_runs, second_inside) = (_read_measures(place) for place in places)
+        measured = [_read_measures(place) for place in places]
     gated = tuple(name.strip() for name in gate.split(",")) if gate is not None else GATED
-    found = compare_runs(first_runs, second_runs, (first_inside, second_inside), tolerance / 100, gated)
+    one, other = measured
+    found = compare_runs(one.runs, other.runs, (one.inside, other.inside), tolerance / 100, gated)
+    page = None if target is None else _write_page(found, (before, after), measured, target)
     if json:
-        print_json(_to_json(found))
+        print_json({**_to_json(found), **({"page": str(page)} if page else {})})
     else:
         _print(found)
+        if page:
+            out.print(f"the page is {page}", markup=False)
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _read_measures(folder: str) -> tuple[Rows, dict[str, dict[str, Any]]]:
-    """The summaries of runs, and by run its line of latencies; measured now, if there are no current measures."""
+@dataclass(frozen=True)
+class MeasuredSide:
+    """One of the two: summaries of runs, by run its line of latencies, and what pictures show."""
+
+    runs: Rows
+    inside: dict[str, dict[str, Any]]
+    distributions: Rows
+    throughput: Rows
+
+
+def _write_page(found: "RunsDifference", names: tuple[str, str], measured: list[MeasuredSide], target: Path) -> Path:
+    require_extra("spark", "a page")
+
+    from amcast.figures.difference_page import ComparedSide, write_difference
+
+    first, second = (
+        ComparedSide(name, side.distributions, side.throughput) for name, side in zip(names, measured, strict=True)
+    )
+    return write_difference(found, (first, second), target)
+
+
+def _read_measures(folder: str) -> MeasuredSide:
+    """The measures of runs; made now, if there are no current ones."""
     import pyarrow.parquet as pq
 
-    place = Path(folder)
-    if "://" not in folder and not place.is_dir():
+    from amcast.pipeline.rows.locations import Location, open_input
+
+    place = Location.of(folder)
+    if not place.is_folder():
         raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
     with tempfile.TemporaryDirectory(prefix="amcast-diff-") as temporary:
-        measures = place / "measures"
-        if not has_current_measures(place, measures):
-            measures = Path(temporary)
-            measure_folder(folder, measures)
-        summary: Rows = pq.read_table(measures / "summary.parquet").to_pylist()
-        latencies = measures / "latency.parquet"
-        lines = pq.read_table(latencies).to_pylist() if latencies.is_file() else []
+        known = place / "measures"
+        if not has_current_measures(place, known):
+            known = Location(temporary)
+            measure_folder(place.path, Path(temporary))
+        with open_input(known) as measures:
+            summary: Rows = pq.read_table(measures / "summary.parquet").to_pylist()
+            lines, distributions, throughput = (
+                pq.read_table(file).to_pylist() if (file := measures / f"{name}.parquet").is_file() else []
+                for name in ("latency", "cdf", "throughput")
+            )
     if not (place / "sweep.json").is_file():
-        verdicts = {report["run"]: report["verdict"] for report in judge_folder(folder)["runs"]}
+        verdicts = {report["run"]: report["verdict"] for report in judge_folder(place.path)["runs"]}
         for row in summary:
             row["status"] = verdicts.get(row["run"])
-    return summary, {row["run"]: row for row in lines if row["by"] == "all"}
+    inside = {row["run"]: row for row in lines if row["by"] == "all"}
+    return MeasuredSide(summary, inside, distributions, throughput)
 
 
 def _to_json(found: "RunsDifference") -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Commands of the pipeline: sweep, measure, report, compact. Spark is imported when one of them runs, not before."""
 
 import json as plain_json
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,16 @@ from amcast.cli.panels import TRACES
 from amcast.kernel.errors import UsageError
 
 if TYPE_CHECKING:
+    from amcast.figures.html_page import ReportSummary
     from amcast.pipeline.measure.job import MeasureResult
+    from amcast.pipeline.rows.locations import Location
 
 MasterOption = Annotated[
     str | None,
     typer.Option("--master", help="Spark's master, such as spark://HOST:7077; default: all cores of this machine."),
 ]
+FEW_FILES, FEW_ROWS = 1000, 500_000
+"""Up to so many a command judges runs in its own process: opening ten files costs it about as much as 10,000 rows."""
 EdgesOption = Annotated[bool, typer.Option("--keep-edges", help="Include the first and last 10 % of a run.")]
 OrderOption = Annotated[
     str | None,
@@ -38,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     plan: Annotated[Path, typer.Argument(help="A TOML plan with a table \\[grid].")],
-    folder: Annotated[Path, typer.Option("--out", help="The sweep's folder; an existing sweep is resumed.")],
+    folder: Annotated[str, typer.Option("--out", help="The sweep's folder or URI; an existing sweep is resumed.")],
     master: MasterOption = None,
     traces: Annotated[
         bool, typer.Option(help="Keep every cell's trace (those of violated cells are always kept).")
@@ -55,17 +58,18 @@ def sweep(
     require_extra("spark")
 
     from amcast.lab.sweep_cell import estimate_seconds, normalise_plan, run_cell
+    from amcast.pipeline.rows.locations import parse_location
     from amcast.pipeline.spark.session import open_session
     from amcast.pipeline.sweep import job
     from amcast.pipeline.sweep.grid import expand_cells, parse_grid
     from amcast.simulation.inputs.plan import read_plan
 
-    if re.match(r"\w+:/", str(folder)):
-        raise UsageError(f"--out {folder}: a sweep needs a folder that this machine and every worker see as a path")
+    folder = parse_location(folder)
     values = read_plan(plan)
     grid = parse_grid(values, f"plan {plan}")
     cells = expand_cells(grid, normalise_plan, f"plan {plan}")
-    settings = job.SweepSettings(folder.absolute(), traces, packets, timeout, retry)
+    place = folder if "://" in folder else Path(folder).absolute()
+    settings = job.SweepSettings(place, traces, packets, timeout, retry)
     job.prepare_sweep(settings, values, cells, grid.paths)
     begun = time.monotonic()
     left = job.find_pending(cells, settings)
@@ -80,7 +84,7 @@ def sweep(
         print_json(
             {
                 "verdict": verdict,
-                "folder": str(folder),
+                "folder": folder,
                 "cells": result.cells,
                 "run": result.run,
                 "seconds": round(result.seconds, 3),
@@ -99,23 +103,15 @@ def sweep(
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _with_replay_path(row: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A failure whose replay command works from the current folder."""
+def _with_replay_path(row: dict[str, Any], folder: str) -> dict[str, Any]:
+    """A failure whose replay command works from the current folder; a plan in a store must be copied from there."""
     return {**row, "replay": (row["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")}
 
 
-def _parse_out(text: str) -> Path:
-    """The local folder that `--out` names. A URI would be taken for a folder of that name, and is refused."""
-    if "://" in text:
-        raise typer.BadParameter("expected a local folder; results are not written to object stores")
-    return Path(text)
-
-
 def measure(
-    folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep.")],
+    folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep; or its URI.")],
     target: Annotated[
-        Path | None,
-        typer.Option("--out", parser=_parse_out, metavar="DIR", help="Where tables go; default: DIR/measures."),
+        str | None, typer.Option("--out", help="The folder or URI for the tables; default: measures inside.")
     ] = None,
     master: MasterOption = None,
     keep_edges: EdgesOption = False,
@@ -133,7 +129,7 @@ def measure(
     require_extra("spark")
     result = _measure_folder(folder, target, master, keep_edges, _parse_groups(order), scratch)
     if json:
-        print_json({**vars(result), "out": str(result.out)})
+        print_json(vars(result))
         return
     edges = "all of every run" if not result.edge else f"first and last {result.edge:.0%} dropped"
     out.print(f"{result.runs} runs, {result.method} percentiles, {edges}; tables in {result.out}, Parquet and CSV")
@@ -143,10 +139,9 @@ def measure(
 
 
 def report(
-    folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep.")],
+    folder: Annotated[str, typer.Argument(help="A run folder, a folder of runs, or a sweep; or its URI.")],
     target: Annotated[
-        Path | None,
-        typer.Option("--out", parser=_parse_out, metavar="DIR", help="Where report.html goes; default: DIR."),
+        str | None, typer.Option("--out", help="The folder or URI for report.html; default: the runs' own.")
     ] = None,
     master: MasterOption = None,
     keep_edges: EdgesOption = False,
@@ -160,26 +155,26 @@ def report(
     """
     require_extra("spark")
 
-    from amcast.figures.report import read_tables, write_report
+    from amcast.figures.report import read_tables
     from amcast.lab import report_summary
+    from amcast.pipeline.rows.locations import Location, open_input
     from amcast.pipeline.sweep import job
 
-    if "://" in folder and target is None:
-        raise UsageError(f"{folder}: a report is written to a local folder; give --out DIR")
-    place = Path(folder)
-    measures = (target or place) / "measures"
-    if fresh or keep_edges or order or not has_current_measures(place, measures):
-        _measure_folder(folder, measures, master, keep_edges, _parse_groups(order))
-    if (place / "sweep.json").is_file():
-        description = plain_json.loads((place / "sweep.json").read_text())
-        summary = report_summary.summarize_sweep(place, description, job.read_cells(place).to_pylist(), measures)
-    else:
-        summary = report_summary.summarize_runs(
-            place, judge_folder(folder, master), read_tables(measures)["summary"], measures
-        )
-    files = write_report(summary, measures, target or place)
+    place = Location.of(folder)
+    page = Location.of(target) if target is not None else place
+    if fresh or keep_edges or order or not has_current_measures(place, page / "measures"):
+        _measure_folder(place.path, str(page / "measures"), master, keep_edges, _parse_groups(order))
+    with open_input(page / "measures") as measures:
+        description = job.read_description(place.path)
+        if description is not None:
+            cells = job.read_cells(place.path).to_pylist()
+            summary = report_summary.summarize_sweep(place, description, cells, measures)
+        else:
+            answer = judge_folder(place.path, master)
+            summary = report_summary.summarize_runs(place, answer, read_tables(measures)["summary"], measures)
+        files = _write_files(summary, measures, page)
     if json:
-        print_json({"verdict": summary.verdict, "page": str(files[0]), "files": [str(file) for file in files[1:]]})
+        print_json({"verdict": summary.verdict, "page": files[0], "files": files[1:]})
     else:
         out.print(
             f"{colour_verdict(summary.verdict)}; the page is {files[0]}, {len(files) - 1} more files in pictures/"
@@ -187,11 +182,24 @@ def report(
     raise typer.Exit(EXIT_CODES.get(summary.verdict, HOLDS))
 
 
+def _write_files(summary: "ReportSummary", measures: Path, page: "Location") -> list[str]:
+    """Writes the page and its pictures to a folder or URI; returns the files, the page first."""
+    from amcast.figures.report import CHART_FOLDER, PAGE_FILE, write_report
+    from amcast.pipeline.rows.locations import open_output
+
+    with open_output(page, last=[PAGE_FILE]) as local:
+        files = write_report(summary, measures, local)
+    names = [str(file.relative_to(local)) for file in files]
+    if not page.is_local:
+        for name in (page / CHART_FOLDER).list_names():
+            if f"{CHART_FOLDER}/{name}" not in names:
+                (page / CHART_FOLDER / name).remove()
+    return [str(page / name) for name in names]
+
+
 def compact(
     folder: Annotated[str, typer.Argument(help="A finished run folder, or its URI.")],
-    target: Annotated[
-        Path, typer.Option("--out", parser=_parse_out, metavar="DIR", help="The folder of the copy, new or empty.")
-    ],
+    target: Annotated[str, typer.Option("--out", help="The folder or URI of the copy, new or empty.")],
     json: JsonFlag = False,
 ) -> None:
     """Copy a run into few files: the same rows, deliveries laid out by process, as checks read them fastest.
@@ -200,11 +208,12 @@ def compact(
     """
     require_extra("spark")
 
+    from amcast.pipeline.rows.locations import parse_location
     from amcast.pipeline.rows.run_copy import copy_run
 
-    tables = copy_run(folder, target)
+    tables = copy_run(parse_location(folder), target)
     if json:
-        print_json({"folder": str(target), "tables": {table.table: vars(table) for table in tables}})
+        print_json({"folder": target, "tables": {table.table: vars(table) for table in tables}})
         return
     rows = [(table.table, table.rows, table.files_before, table.files) for table in tables]
     print_table(("table", "rows", "files before", "files"), rows)
@@ -215,16 +224,18 @@ def write_page(folder: str, target: Path, answer: dict[str, Any]) -> Path:
     """Writes the page about runs that were judged already; returns its path."""
     from amcast.figures.report import read_tables, write_report
     from amcast.lab import report_summary
+    from amcast.pipeline.rows.locations import Location
 
     measures = target / "measures"
-    _measure_folder(folder, measures, None, False, None)
-    summary = report_summary.summarize_runs(Path(folder), answer, read_tables(measures)["summary"], measures)
+    _measure_folder(folder, str(measures), None, False, None)
+    place = Location.of(folder)
+    summary = report_summary.summarize_runs(place, answer, read_tables(measures)["summary"], measures)
     return write_report(summary, measures, target)[0]
 
 
 def _measure_folder(
     folder: str,
-    target: Path | None,
+    target: str | None,
     master: str | None,
     keep_edges: bool,
     order: list[int] | None,
@@ -233,14 +244,14 @@ def _measure_folder(
     """Measures with Spark."""
     from amcast.pipeline.measure import job
     from amcast.pipeline.rows.files import SMALL_BYTES, find_trace_folders, sum_file_bytes
+    from amcast.pipeline.rows.locations import Location
     from amcast.pipeline.spark.session import open_session
 
-    if "://" in folder and target is None:
-        raise UsageError(f"{folder}: tables are written to a local folder; give --out DIR")
-    measures = target or Path(folder) / "measures"
     source = _find_source(folder)
+    measures = target or str(Location.of(folder) / "measures")
     if source.cells is not None:
         return job.measure_cells(source.cells, measures)
+    job.find_output(measures)  # before Spark is started for nothing
     edge = 0.0 if keep_edges else job.EDGE_SHARE
     with open_session(master, brief=sum_file_bytes(find_trace_folders(source.folder)) < SMALL_BYTES) as spark:
         return job.measure(
@@ -256,11 +267,12 @@ def measure_folder(folder: str, measures: Path) -> None:
     source = _find_source(folder)
     if source.cells is not None:
         job.measure_cells(source.cells, measures)
-    elif sum_file_bytes(find_trace_folders(source.folder)) < SMALL_BYTES:
+        return
+    if sum_file_bytes(find_trace_folders(source.folder)) < SMALL_BYTES:
         job.measure(None, source.folder, measures, statuses=source.statuses)
     else:
         require_extra("spark")
-        _measure_folder(folder, measures, None, False, None)
+        _measure_folder(folder, str(measures), None, False, None)
 
 
 @dataclass(frozen=True)
@@ -273,37 +285,42 @@ class _MeasuredSource:
 
 
 def _find_source(folder: str) -> _MeasuredSource:
+    from amcast.pipeline.rows.locations import Location
     from amcast.pipeline.sweep import job as sweep
 
-    place = Path(folder)
-    if (place / "sweep.json").is_file():
-        cells = sweep.read_cells(place).to_pylist()
-        if not plain_json.loads((place / "sweep.json").read_text()).get("traces"):
-            return _MeasuredSource(folder, cells=cells)
+    place = Location.of(folder)
+    description = sweep.read_description(place.path)
+    if description is not None:
+        cells = sweep.read_cells(place.path).to_pylist()
+        if not description.get("traces"):
+            return _MeasuredSource(place.path, cells=cells)
         return _MeasuredSource(str(place / "runs"), {cell["cell"]: cell["status"] for cell in cells})
-    if "://" not in folder and not place.is_dir():
+    if not place.is_folder():
         raise UsageError(f"{folder}: no such folder; expected a run folder, a folder of runs, or a sweep")
-    return _MeasuredSource(folder)
+    return _MeasuredSource(place.path)
 
 
-def has_current_measures(place: Path, measures: Path) -> bool:
+def has_current_measures(place: "Location", measures: "Location") -> bool:
     """Whether measures exist that are newer than everything they measure."""
-    made = measures / "measures.json"
-    if not made.is_file() or not (measures / "summary.parquet").is_file():
+    made = {entry.base_name: entry.mtime_ns or 0 for entry in measures.list_entries()}
+    if "measures.json" not in made or "summary.parquet" not in made:
         return False
-    description = plain_json.loads(made.read_text())
-    facts = [
-        *place.glob("run.json"),
-        *place.glob("*/run.json"),
-        *place.glob("runs/*/run.json"),
-        *place.glob("cells/*/*"),
-    ]
-    newest = max((file.stat().st_mtime for file in facts), default=0.0)
-    return bool(description.get("tables")) and description.get("edge_dropped") != 0 and made.stat().st_mtime >= newest
+    description = plain_json.loads((measures / "measures.json").read_bytes())
+    newest = max((changed for name, changed in place.list_changes() if _is_fact(name)), default=0)
+    return bool(description.get("tables")) and description.get("edge_dropped") != 0 and made["measures.json"] >= newest
+
+
+def _is_fact(name: str) -> bool:
+    """Whether a file below a folder says that its runs changed: run.json is written last, as are the cells of a
+    sweep."""
+    parts = name.split("/")
+    if parts[-1] == "run.json":
+        return len(parts) <= 2 or (len(parts) == 3 and parts[0] == "runs")
+    return parts[0] == "cells" and len(parts) == 3
 
 
 def judge_folder(folder: str, master: str | None = None) -> dict[str, Any]:
-    """The checker's answer: in this process for a few small runs, on Spark otherwise."""
+    """The checker's answer: in this process for a few small runs in a few files, on Spark otherwise."""
     from amcast.check.judge import judge
     from amcast.check.verdict import worst_verdict
     from amcast.pipeline.check.job import check
@@ -311,10 +328,9 @@ def judge_folder(folder: str, master: str | None = None) -> dict[str, Any]:
     from amcast.trace.run import read_run
 
     found = find_trace_folders(folder)
-    rows = sum(
-        open_parquet(file).metadata.num_rows for source in found for files in source.tables.values() for file in files
-    )
-    if rows > 500_000 or "://" in folder:
+    files = [file for source in found for files in source.tables.values() for file in files]
+    is_far = "://" in folder or len(files) > FEW_FILES
+    if is_far or sum(open_parquet(file).metadata.num_rows for file in files) > FEW_ROWS:
         return check(folder, master)
     reports = [judge(read_run(source.folder, meta.run)).as_dict() for source in found for meta in source.metas]
     return {"verdict": worst_verdict([report["verdict"] for report in reports]), "runs": reports}

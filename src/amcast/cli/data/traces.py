@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    folder: Annotated[str, typer.Argument(help="A run folder, or a folder of run folders.")],
+    folder: Annotated[str, typer.Argument(help="A run folder, or a folder of run folders; or its URI.")],
     engine: Annotated[Engine, typer.Option("--engine", help="plain: in this process; spark: any size.")] = "plain",
     master: Annotated[str | None, typer.Option("--master", help="Spark's master; default: this machine.")] = None,
     scratch: Annotated[
@@ -65,9 +65,7 @@ def check(
     if scratch is not None and engine != "spark":
         raise UsageError(f"--scratch {scratch}: only for --engine spark")
     require_extra("spark" if engine == "spark" else "trace")
-    reports = (
-        _judge_with_spark(folder, master, scratch) if engine == "spark" else [judge(run) for run in read_runs(folder)]
-    )
+    reports = _judge_with_spark(folder, master, scratch) if engine == "spark" else _judge_here(folder)
     verdict = worst_verdict(report.verdict for report in reports)
     if json:
         data: dict[str, Any] = {"verdict": verdict}
@@ -96,14 +94,24 @@ def _check_history(file: Path, model: Model, json: bool) -> None:
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
+def _judge_here(folder: str) -> list[Report]:
+    """Judges in this process; runs in a store are copied to this machine first."""
+    from amcast.pipeline.rows.locations import open_runs, parse_location
+
+    with open_runs(parse_location(folder)) as runs:
+        return [judge(run) for run in read_runs(runs)]
+
+
 def _judge_with_spark(folder: str, master: str | None, scratch: str | None) -> list[Report]:
     from amcast.pipeline.check.job import check as judge_with_spark
+    from amcast.pipeline.rows.locations import parse_location
 
-    return [Report.from_dict(report) for report in judge_with_spark(folder, master, scratch)["runs"]]
+    found = judge_with_spark(parse_location(folder), master, scratch)
+    return [Report.from_dict(report) for report in found["runs"]]
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run that is still going on.")],
+    folder: Annotated[str, typer.Argument(help="The folder, or URI, of a run that is still going on.")],
     every: Annotated[float, typer.Option("--every", min=0.2, help="Seconds between two updates.")] = 1.0,
     patience: Annotated[
         float | None, typer.Option("--patience", min=1.0, help="Stop after this many seconds without new rows.")
@@ -129,7 +137,7 @@ def watch(
 
     try:
         found = follow(
-            str(folder),
+            folder,
             lambda now: None if json else out.print(_format_status(now), markup=False),
             master=master,
             every_seconds=every,
@@ -151,9 +159,9 @@ def watch(
     raise typer.Exit(EXIT_CODES[found.verdict])
 
 
-def _append_alert(file: Path, folder: Path, verdict: str, story: list[str]) -> None:
+def _append_alert(file: Path, folder: str, verdict: str, story: list[str]) -> None:
     """One line of JSON, for a program that follows the file."""
-    line = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "folder": str(folder), "verdict": verdict}
+    line = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "folder": folder, "verdict": verdict}
     try:
         with file.open("a") as lines:
             lines.write(f"{plain_json.dumps({**line, 'story': story})}\n")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from amcast.check.verdict import PROPERTY_NAMES, Report, Verdict
+from amcast.check.verdict import PROPERTY_NAMES, Report, Verdict, describe_counts
 from amcast.cli.output import colour_verdict, out, print_table
 
 MAX_FULL_REPORTS: Final = 5
@@ -48,7 +48,7 @@ def print_report(report: Report) -> None:
             PROPERTY_NAMES[name],
             colour_verdict(finding.verdict),
             "" if finding.claimed else "not claimed",
-            ", ".join(f"{count} {what}" for what, count in finding.checked.items()),
+            describe_counts(finding.checked),
         )
         for name, finding in report.properties.items()
     ]

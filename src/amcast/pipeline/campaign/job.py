@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.spark.progress import show_progress
 from amcast.pipeline.spark.tasks import freeze_garbage
-from amcast.pipeline.sweep.job import JournalCounter, read_journal
+from amcast.pipeline.sweep.journal import JournalCounter, read_journal
 from amcast.pipeline.sweep.worker import ChildWorker, WorkOutcome
 
 RunSeed = Callable[[tuple[str, str, int]], dict[str, Any]]

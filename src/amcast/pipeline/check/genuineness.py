@@ -19,8 +19,8 @@ from amcast.pipeline.check.run_view import RunView
 from amcast.pipeline.check.runner import Call
 from amcast.pipeline.check.surveyed_run import SurveyedRun
 from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, find_buckets, select_in_buckets
-from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable
-from amcast.pipeline.rows.sequences import to_int64
+from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable, fast_agree
+from amcast.pipeline.rows.sequences import split_lists, to_int64
 from amcast.pipeline.rows.tables import (
     LOOKUP_MESSAGES,
     MessageLookup,
@@ -109,6 +109,10 @@ def _refuse_contradictions(
     sender, destinations = batch.column("sender"), batch.column("destinations")
     if sender.null_count == destinations.null_count == batch.num_rows:
         return
+    stated = (to_int64(sender.fill_null(0)), _find_stated(sender))
+    listed = (*split_lists(destinations), _find_stated(destinations))
+    if fast_agree((row, place), (known.senders, known.offsets, known.values), stated, listed):
+        return
     if row.size < batch.num_rows:
         sender, destinations = sender.take(pa.array(row)), destinations.take(pa.array(row))
     refuse_contradictions(known, "packets", message, destinations, senders=sender, places=place)
@@ -118,23 +122,29 @@ def _judge_batch(
     audit: PacketAudit, known: MessageLookup, batch: pa.RecordBatch, row: Int64Array, place: Int32Array
 ) -> NDArray[np.bool_]:
     """Which rows of the batch violate strictness, of pairs of a row and the place of a message that it is about."""
-    offsets, values, _ = known.describe_places(place)
-    no_sender = np.iinfo(np.int64).min
-    senders = (
-        np.where(place >= 0, known.senders[place], no_sender) if known.messages.size else np.full(place.size, no_sender)
-    )
-    source, target = to_int64(batch.column("source"))[row], to_int64(batch.column("target"))[row]
-    wrong = audit.judge(source, target, senders, offsets, values)
+    ends = to_int64(batch.column("source")), to_int64(batch.column("target"))
+    wrong = audit.judge(ends, (row, place), (known.senders, known.offsets, known.values))
     flagged = np.zeros(batch.num_rows, np.bool_)
-    flagged[row[wrong | (place < 0)]] = True
+    flagged[row[wrong]] = True
     return flagged
+
+
+def _find_stated(column: pa.Array) -> NDArray[np.bool_]:
+    """Which rows have a value; empty if none has."""
+    if column.null_count == len(column):
+        return np.zeros(0, np.bool_)
+    stated: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return stated
 
 
 def find_messages(batch: pa.RecordBatch) -> tuple[Int64Array, Int64Array]:
     """(row, message) for every message that a packet of the batch is about: first those of the column `message`."""
     column = batch.column("message")
-    took_part = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
-    single = to_int64(column.fill_null(0))[took_part]
+    if column.null_count:
+        took_part = np.nonzero(column.is_valid().to_numpy(zero_copy_only=False))[0]
+        single = to_int64(column.fill_null(0))[took_part]
+    else:
+        took_part, single = np.arange(len(column)), to_int64(column)
     if "messages" not in batch.schema.names or batch.column("messages").null_count == batch.num_rows:
         return took_part, single
     several = batch.column("messages").fill_null(pa.scalar([], pa.list_(pa.int64())))

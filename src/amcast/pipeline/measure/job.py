@@ -4,7 +4,8 @@
         measured = measure(spark, "runs/latest", Path("runs/latest/measures"))
 
 docs/RESULTS.md explains every table. Small runs are measured whole, several in one task; a large run by many tasks.
-This module reads and writes; `tables` defines the tables.
+This module reads and writes; `tables` defines the tables. The tables are small: at a store, they are made in a local
+folder and uploaded.
 """
 
 import json
@@ -31,6 +32,7 @@ from amcast.pipeline.rows.files import TraceFolder, find_trace_folders, open_scr
 from amcast.pipeline.rows.folder_tasks import read_all_footers, share_folders
 from amcast.pipeline.rows.footers import Footers, count_table_rows, prove_tables, read_footers
 from amcast.pipeline.rows.isolation import isolate_run
+from amcast.pipeline.rows.locations import Location, open_output
 from amcast.pipeline.spark.progress import show_progress
 from amcast.pipeline.spark.tasks import make_spark_runner
 
@@ -59,6 +61,8 @@ MEASURES: Final[dict[str, tuple[str, ...]]] = {
     "recovery": ("run", "fault_ns", "fault", "process", "group"),
 }
 """Every table that comes from traces, with the columns that identify its rows and order them."""
+DESCRIPTION: Final = "measures.json"
+"""Describes the tables; written last."""
 PACKET_TABLES: Final = ("packets", "bodies", "overhead", "audit", "work", "traffic")
 RUN_TABLES: Final = ("summary", "comparison")
 """Tables over whole runs; a sweep without traces has these."""
@@ -68,7 +72,8 @@ RUN_TABLES: Final = ("summary", "comparison")
 class MeasureResult:
     """The tables that were made."""
 
-    out: Path
+    out: str
+    """Their folder or URI."""
     runs: int
     method: str
     """exact, sketch, or cells: the numbers that the cells of a sweep without traces measured themselves."""
@@ -82,7 +87,7 @@ class MeasureResult:
 def measure(
     spark: SparkSession | None,
     folder: str,
-    out: Path,
+    out: Path | str,
     *,
     edge: float = EDGE_SHARE,
     order: Sequence[int] | None = None,
@@ -104,22 +109,24 @@ def measure(
         footers = read_all_footers(runner, folders)
         rows = {folder: count_table_rows(found) for folder, found in footers.items()}
         is_exact = sum(counts.get("deliveries", 0) for counts in rows.values()) <= exact_rows
-        prepare_folder(out)
+        place = prepare_folder(out)
         setting = MeasureSetting(edge, order, is_exact)
-        job = _MeasureJob(runner, setting, scratch or str(out))
+        job = _MeasureJob(runner, setting, scratch or str(place))
         cores = 1 if spark is None else spark.sparkContext.defaultParallelism
         tables = job.run(folders, footers, small_rows, cores)
-        result = MeasureResult(out, len(names), "exact" if is_exact else "sketch", edge)
-        has_packets = any("packets" in source.tables for source in folders)
+    described = [compare.describe_run(meta, source.folder) for source in folders for meta in source.metas]
+    for run in described:
+        run["status"] = (statuses or {}).get(run["run"])
+    result = MeasureResult(str(place), len(names), "exact" if is_exact else "sketch", edge)
+    has_packets = any("packets" in source.tables for source in folders)
+    with open_output(place, last=[DESCRIPTION]) as local:
         for name in MEASURES:
             if name in PACKET_TABLES and not has_packets:
                 result.missing.append(name)
                 continue
-            result.tables[name] = write_table(to_arrow(name, tables.get(name, [])), out, name)
-    described = [compare.describe_run(meta, source.folder) for source in folders for meta in source.metas]
-    for run in described:
-        run["status"] = (statuses or {}).get(run["run"])
-    write_run_tables(result, compare.summarize_runs(described, *_read_run_totals(out, result)))
+            result.tables[name] = write_table(to_arrow(name, tables.get(name, [])), local, name)
+        totals = _read_run_totals(local, result)
+        write_run_tables(result, compare.summarize_runs(described, *totals), local)
     return result
 
 
@@ -163,19 +170,20 @@ class _MeasureJob:
         return found
 
 
-def measure_cells(cells: Sequence[compare.Row], out: Path) -> MeasureResult:
+def measure_cells(cells: Sequence[compare.Row], out: Path | str) -> MeasureResult:
     """Measures a sweep without traces: its cells carry their own headline numbers."""
-    prepare_folder(out)
-    result = MeasureResult(out, len(cells), "cells", EDGE_SHARE)
-    write_run_tables(result, compare.summarize_cells(cells))
+    place = prepare_folder(out)
+    result = MeasureResult(str(place), len(cells), "cells", EDGE_SHARE)
+    with open_output(place, last=[DESCRIPTION]) as local:
+        write_run_tables(result, compare.summarize_cells(cells), local)
     return result
 
 
-def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row]) -> None:
+def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row], out: Path) -> None:
     """Writes the tables of runs and of settings, and measures.json, which describes all tables."""
-    result.tables["summary"] = write_rows(rows, compare.SUMMARY, result.out, "summary")
+    result.tables["summary"] = write_rows(rows, compare.SUMMARY, out, "summary")
     settings = compare.compare_settings(rows)
-    result.tables["comparison"] = write_rows(settings, compare.COMPARISON, result.out, "comparison")
+    result.tables["comparison"] = write_rows(settings, compare.COMPARISON, out, "comparison")
     description = {
         "runs": result.runs,
         "method": result.method,
@@ -183,26 +191,33 @@ def write_run_tables(result: MeasureResult, rows: Sequence[compare.Row]) -> None
         "tables": result.tables,
         "missing": result.missing,
     }
-    (result.out / "measures.json").write_text(json.dumps(description, indent=2) + "\n")
+    (out / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
 
 
 # Files
 
 
-def prepare_folder(out: Path) -> None:
-    """An empty folder for tables: tables of an earlier measure are removed, a folder with other content is refused."""
-    if out.exists() and not out.is_dir():
+def find_output(out: Path | str) -> Location:
+    """A folder for tables, which may have those of an earlier measure; one with other content is refused."""
+    place = Location.of(out)
+    if place.is_file():
         raise UsageError(f"--out {out}: a file; expected a folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / "measures.json").is_file():
+    names = place.list_names()
+    if names and DESCRIPTION not in names:
         raise UsageError(f"--out {out}: not empty, and no measures; expected a new folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "measures.json").write_text("{}\n")
-        for name in (*MEASURES, *RUN_TABLES):
-            for file in (out / f"{name}.parquet", out / f"{name}.csv"):
-                file.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
+    return place
+
+
+def prepare_folder(out: Path | str) -> Location:
+    """An empty folder for tables: tables of an earlier measure are removed."""
+    place = find_output(out)
+    names = place.list_names()
+    (place / DESCRIPTION).write_bytes(b"{}\n")
+    for name in (*MEASURES, *RUN_TABLES):
+        for file in (f"{name}.parquet", f"{name}.csv"):
+            if file in names:
+                (place / file).remove()
+    return place
 
 
 def write_table(table: pa.Table, out: Path, name: str) -> int:

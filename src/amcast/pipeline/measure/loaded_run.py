@@ -7,7 +7,7 @@ run.measures["latency"].to_arrow()
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,10 @@ from amcast.pipeline.measure.small_run import MeasureSetting, measure_folders
 from amcast.pipeline.measure.tables import SCHEMAS, to_arrow
 from amcast.pipeline.rows.files import TraceFolder, find_trace_folders, list_parquet_files, resolve_filesystem
 from amcast.pipeline.rows.footers import read_footers
+from amcast.pipeline.rows.locations import Location
 from amcast.pipeline.rows.tables import arrow_schema, load_table
 from amcast.trace.columns import TABLES
+from amcast.trace.data_table import DataTable, load_package
 from amcast.trace.meta import Meta
 
 EDGE_SHARE = 0.1
@@ -49,11 +51,11 @@ class TraceTable:
 
     def to_polars(self) -> Any:
         """A Polars LazyFrame over the files."""
-        return _load_package("polars").scan_parquet(self._list_local_files())
+        return load_package("polars").scan_parquet(self._list_local_files())
 
     def to_duckdb(self) -> Any:
         """A DuckDB relation over the files."""
-        return _load_package("duckdb").read_parquet(self._list_local_files())
+        return load_package("duckdb").read_parquet(self._list_local_files())
 
     def to_spark(self, spark: Any) -> Any:
         """A Spark DataFrame over the files."""
@@ -67,49 +69,21 @@ class TraceTable:
         return self.files
 
 
-class MeasureTable:
-    """One table of measures: small, and in memory once it was asked for."""
-
-    def __init__(self, name: str, table: pa.Table) -> None:
-        self.name = name
-        self._table = table
-
-    def to_arrow(self) -> pa.Table:
-        """The table."""
-        return self._table
-
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame."""
-        return self._table.to_pandas()
-
-    def to_polars(self) -> Any:
-        """A Polars DataFrame."""
-        return _load_package("polars").from_arrow(self._table)
-
-    def to_duckdb(self) -> Any:
-        """A DuckDB relation."""
-        return _load_package("duckdb").from_arrow(self._table)
-
-    def to_spark(self, spark: Any) -> Any:
-        """A Spark DataFrame."""
-        return spark.createDataFrame(self._table)
-
-
-class RunMeasures(Mapping[str, MeasureTable]):
+class RunMeasures(Mapping[str, DataTable]):
     """The measures of some runs: those that `amcast measure` left in the folder, else computed here, without Spark."""
 
     def __init__(self, folder: str, sources: Sequence[TraceFolder]) -> None:
         self._folder = folder
         self._sources = sources
 
-    def __getitem__(self, name: str) -> MeasureTable:
+    def __getitem__(self, name: str) -> DataTable:
         if name not in SCHEMAS:
             raise UsageError(f"measure {name!r}; expected one of {', '.join(SCHEMAS)}")
         written = f"{self._folder}/measures/{name}.parquet"
         if written in list_parquet_files(f"{self._folder}/measures"):
             where, inner = resolve_filesystem(written)
-            return MeasureTable(name, pq.read_table(inner, filesystem=where))
-        return MeasureTable(name, to_arrow(name, self._computed.get(name, [])))
+            return DataTable(name, pq.read_table(inner, filesystem=where))
+        return DataTable(name, to_arrow(name, self._computed.get(name, [])))
 
     def __iter__(self) -> Iterator[str]:
         return iter(SCHEMAS)
@@ -127,8 +101,10 @@ class LoadedRuns(Mapping[str, TraceTable]):
     """The runs at or below a folder: a table by its name, `measures`, and what run.json says about each run."""
 
     def __init__(self, folder: str) -> None:
-        self._sources = find_trace_folders(str(folder))
-        self.folder = str(folder).rstrip("/")
+        place = Location.of(folder)
+        # Files are read later, when the working directory may be another one; that of Spark's JVM is, often.
+        self.folder = str(Path(place.path).absolute()) if place.is_local else place.path
+        self._sources = find_trace_folders(self.folder)
         self.metas: list[Meta] = [meta for source in self._sources for meta in source.metas]
         self.measures = RunMeasures(self.folder, self._sources)
 
@@ -152,10 +128,3 @@ def load(folder: str) -> LoadedRuns:
 def _read_footers(source: TraceFolder) -> dict[str, Any]:
     runs = [meta.run for meta in source.metas]
     return {table: tuple(read_footers(table, files, runs)) for table, files in source.tables.items()}
-
-
-def _load_package(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError:
-        raise UsageError(f"{name} is not installed; expected it for this conversion: pip install {name}") from None

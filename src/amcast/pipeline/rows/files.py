@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from amcast.kernel.errors import UsageError
 from amcast.trace.columns import REQUIRED, TABLES
-from amcast.trace.meta import META_FILE, Meta, read_metas
+from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE, Meta, read_metas
 
 SMALL_BYTES: Final = 256 << 20
 """Traces smaller than this are done before the JVM has warmed up."""
@@ -47,7 +47,7 @@ def resolve_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
         system, path_inside = pafs.FileSystem.from_uri(path)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise UsageError(
-            f"{path}: {_first_line(error)}; expected a folder or a URI of a store that Arrow knows"
+            f"{path}: {explain_error(error)}; expected a folder or a URI of a store that Arrow knows"
         ) from None
     return system, path_inside
 
@@ -65,6 +65,36 @@ def _open_s3(bucket: str) -> pafs.FileSystem:
     )
 
 
+def find_file_info(path: str) -> pafs.FileInfo:
+    """Whether a path is a file, a folder or nothing."""
+    system, path_inside = resolve_filesystem(path)
+    try:
+        return system.get_file_info(path_inside)
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"{path}: cannot be read: {explain_error(error)}") from None
+
+
+def list_folder(path: str, recursive: bool = False) -> list[pafs.FileInfo]:
+    """What is in a folder, in order of name; nothing if there is no folder."""
+    system, path_inside = resolve_filesystem(path)
+    try:
+        found = system.get_file_info(pafs.FileSelector(path_inside, allow_not_found=True, recursive=recursive))
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"{path}: cannot be read: {explain_error(error)}") from None
+    own = path_inside.rstrip("/")
+    return sorted((entry for entry in found if entry.path.rstrip("/") != own), key=lambda entry: entry.path)
+
+
+def read_file(path: str) -> bytes:
+    """The content of a file."""
+    system, path_inside = resolve_filesystem(path)
+    try:
+        with system.open_input_stream(path_inside, compression=None) as stream:
+            return bytes(stream.read())
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"{path}: cannot be read: {explain_error(error)}") from None
+
+
 def open_parquet(path: str, codes: Sequence[str] = ()) -> pq.ParquetFile:
     """A Parquet file with a readable footer; UsageError, which names it, otherwise. `codes`: columns that are read as
     dictionaries."""
@@ -72,21 +102,20 @@ def open_parquet(path: str, codes: Sequence[str] = ()) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path_inside, filesystem=system, pre_buffer=False, read_dictionary=list(codes))
     except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"{path}: {_first_line(error)}; expected a whole Parquet file") from None
+        raise UsageError(f"{path}: {explain_error(error)}; expected a whole Parquet file") from None
 
 
 def find_trace_folders(folder: str) -> list[TraceFolder]:
     """Every trace folder at or below a folder, in order of path. UsageError when there is none."""
-    system, path_inside = resolve_filesystem(folder)
-    if system.get_file_info(path_inside).type != pafs.FileType.Directory:
+    if find_file_info(folder).type != pafs.FileType.Directory:
         raise UsageError(f"{folder}: no such folder; expected a run folder, or a folder that contains some")
     prefix = folder.rstrip("/")
-    if system.get_file_info(f"{path_inside}/{META_FILE}").type == pafs.FileType.File:
+    if find_file_info(f"{prefix}/{META_FILE}").type == pafs.FileType.File:
         return [read_trace_folder(prefix)]
-    entries = system.get_file_info(pafs.FileSelector(path_inside, recursive=True))
+    path_inside = resolve_filesystem(folder)[1]
     folders = sorted(
         entry.path.removesuffix(f"/{META_FILE}")[len(path_inside) :].strip("/")
-        for entry in entries
+        for entry in list_folder(folder, recursive=True)
         if entry.base_name == META_FILE and not _is_hidden(entry.path[len(path_inside) :])
     )
     # `latest` beside runs is a link to one of them, not another run.
@@ -109,9 +138,9 @@ def read_trace_folder(folder: str) -> TraceFolder:
 
 def list_parquet_files(folder: str) -> tuple[str, ...]:
     """The finished Parquet files of a table; files whose name begins with a dot are still being written."""
-    system, path_inside = resolve_filesystem(folder)
-    entries = system.get_file_info(pafs.FileSelector(path_inside, allow_not_found=True))
-    names = sorted(e.base_name for e in entries if e.base_name.endswith(".parquet") and e.base_name[0] not in "._")
+    names = [
+        e.base_name for e in list_folder(folder) if e.base_name.endswith(".parquet") and e.base_name[0] not in "._"
+    ]
     return tuple(f"{folder}/{name}" for name in names)
 
 
@@ -137,22 +166,23 @@ def open_scratch(given: str | None, purpose: str) -> Iterator[str]:
 
 
 def sum_file_bytes(folders: list[TraceFolder]) -> int:
-    """The bytes of all files of some folders."""
-    files = [file for source in folders for table in source.tables.values() for file in table]
-    if not files:
-        return 0
-    where, _ = resolve_filesystem(files[0])
-    return sum(info.size or 0 for info in where.get_file_info([resolve_filesystem(file)[1] for file in files]))
+    """The bytes of all files of some folders, from lists: a store would be asked about each file otherwise."""
+    total = 0
+    for source in folders:
+        for files in source.tables.values():
+            names = {file.rpartition("/")[2] for file in files}
+            entries = list_folder(files[0].rpartition("/")[0]) if files else []
+            total += sum(entry.size or 0 for entry in entries if entry.base_name in names)
+    return total
 
 
 def _read_metas(folder: str) -> list[Meta]:
     if "://" not in folder:
         return read_metas(Path(folder))
-    system, path_inside = resolve_filesystem(folder)
     with tempfile.TemporaryDirectory() as copy:
-        if system.get_file_info(f"{path_inside}/{META_FILE}").type == pafs.FileType.File:
-            with system.open_input_stream(f"{path_inside}/{META_FILE}") as stream:
-                (Path(copy) / META_FILE).write_bytes(stream.read())
+        for entry in list_folder(folder):
+            if entry.base_name in (META_FILE, UNFINISHED_META_FILE):
+                (Path(copy) / entry.base_name).write_bytes(read_file(f"{folder}/{entry.base_name}"))
         try:
             return read_metas(Path(copy))
         except UsageError as error:
@@ -167,5 +197,7 @@ def _is_behind_link(folder: Path, name: str) -> bool:
     return any((folder / Path(*Path(name).parts[: depth + 1])).is_symlink() for depth in range(len(Path(name).parts)))
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+def explain_error(error: Exception) -> str:
+    """The reason of an operating system or of Arrow, in one line."""
+    reason = str(getattr(error, "strerror", None) or error)
+    return reason.strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -4,8 +4,9 @@ The rows are the same. Those of deliveries are sorted by process and position wi
 which is the layout that checks read without sorting.
 """
 
-import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from amcast.kernel.errors import UsageError
-from amcast.pipeline.rows.files import TraceFolder, open_parquet, read_trace_folder, resolve_filesystem
+from amcast.pipeline.rows.files import TraceFolder, open_parquet, read_trace_folder
 from amcast.pipeline.rows.footers import refuse_other_runs
+from amcast.pipeline.rows.locations import Location
 from amcast.pipeline.rows.tables import arrow_schema
 from amcast.trace.meta import META_FILE
 from amcast.trace.parquet import iterate_canonical, open_writer
@@ -35,34 +37,47 @@ class CopiedTable:
     files: int
 
 
-def copy_run(folder: str, out: Path, rows_per_file: int = ROWS_PER_FILE) -> list[CopiedTable]:
-    """Copies a finished run to a new folder, into as few files as possible. run.json is written last."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+def copy_run(folder: str, out: Path | str, rows_per_file: int = ROWS_PER_FILE) -> list[CopiedTable]:
+    """Copies a finished run to a new folder or URI, into as few files as possible. run.json is written last."""
+    place = Location.of(out)
+    if place.is_file() or place.list_names():
         raise UsageError(f"--out {out}: exists and is not an empty folder; expected a new one")
     source = read_trace_folder(folder.rstrip("/"))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        copied = [_copy_table(source, table, out / table, rows_per_file) for table in source.tables]
-        where, inner = resolve_filesystem(f"{source.folder}/{META_FILE}")
-        with where.open_input_stream(inner) as stream, (out / f".{META_FILE}").open("wb") as file:
-            shutil.copyfileobj(stream, file)
-        (out / f".{META_FILE}").rename(out / META_FILE)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    description = (Location(source.folder) / META_FILE).read_bytes()
+    copied = [_copy_table(source, table, place / table, rows_per_file) for table in source.tables]
+    (place / META_FILE).write_bytes(description)
     return copied
 
 
-def _copy_table(source: TraceFolder, table: str, out: Path, rows_per_file: int) -> CopiedTable:
-    out.mkdir()
+def _copy_table(source: TraceFolder, table: str, out: Location, rows_per_file: int) -> CopiedTable:
     rows = files = 0
     for part in _read_parts(source, table, rows_per_file):
-        name = f"part-{files:05}.parquet"
-        with open_writer(table, out / f".{name}", part.schema) as writer:
+        with (
+            _open_file(out / f"part-{files:05}.parquet") as file,
+            open_writer(table, file, part.schema) as writer,
+        ):
             for group in _split_row_groups(table, part):
                 writer.write_table(group, row_group_size=max(1, len(group)))
-        (out / f".{name}").rename(out / name)
         rows, files = rows + len(part), files + 1
     return CopiedTable(table, rows, len(source.tables[table]), files)
+
+
+@contextmanager
+def _open_file(file: Location) -> Iterator[Path]:
+    """A local file that gets its name, or is uploaded, when the block ends well."""
+    if not file.is_local:
+        with tempfile.TemporaryDirectory(prefix="amcast-compact-") as folder:
+            yield Path(folder) / file.name
+            Location(file.path.rpartition("/")[0]).upload(Path(folder))
+        return
+    path = Path(file.path)
+    early = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield early
+        early.rename(path)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error.strerror or error}") from None
 
 
 def _read_parts(source: TraceFolder, table: str, rows_per_file: int) -> Iterator[pa.Table]:

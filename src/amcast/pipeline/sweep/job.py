@@ -9,16 +9,18 @@
 
 A task appends each result to its journal at once, so an interrupted sweep loses only the cells that were running;
 starting it again skips finished cells. At the end the journal is merged into the tables, in one order whichever worker
-ran which cell. DIR must be a folder that all workers see.
+ran which cell. DIR is a folder that all workers see, or a URI of an object store; there a task runs its cells in a
+folder of its own machine, uploads their traces, and writes its journal anew about once a second.
 """
 
 import json
-import os
 import pickle
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -32,10 +34,14 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import UsageError
+from amcast.pipeline.rows.files import resolve_filesystem
+from amcast.pipeline.rows.locations import Location
 from amcast.pipeline.spark.progress import show_progress
 from amcast.pipeline.spark.tasks import freeze_garbage
 from amcast.pipeline.sweep.grid import SweepCell, Values, bundle_cells, describe_cell, to_toml
+from amcast.pipeline.sweep.journal import JournalCounter, open_journal, parse_journal
 from amcast.pipeline.sweep.worker import ChildWorker, WorkOutcome
+from amcast.trace.meta import META_FILE
 
 RunCell = Callable[..., dict[str, Any]]
 """(plan, folder, packets) -> row: passed in, because the pipeline knows no protocol."""
@@ -94,7 +100,8 @@ ORDER: Final = (
 class SweepSettings:
     """How a sweep is run; nothing here changes a result."""
 
-    out: Path
+    out: Path | str
+    """A folder, or a URI."""
     traces: bool = False
     packets: bool = True
     timeout_s: float = 600.0
@@ -102,6 +109,10 @@ class SweepSettings:
     """Run cells again that ended with an error."""
     least_s: float = 2.0
     """A task is filled with cells up to about this many seconds: starting one costs 15 ms."""
+
+    @property
+    def place(self) -> Location:
+        return Location.of(self.out)
 
 
 @dataclass
@@ -119,33 +130,33 @@ class SweepResult:
 
 def prepare_sweep(settings: SweepSettings, grid: Values, cells: Sequence[SweepCell], paths: Sequence[str]) -> None:
     """Makes the folder a sweep's folder; refuses one that holds something else."""
-    out = settings.out
-    if out.exists() and not out.is_dir():
+    out = settings.place
+    if out.is_file():
         raise UsageError(f"--out {out}: a file; expected a folder")
-    if out.is_dir() and any(out.iterdir()) and not (out / "sweep.json").is_file():
+    names = out.list_names()
+    if names and "sweep.json" not in names:
         raise UsageError(
             f"--out {out}: not empty and no sweep; expected a new folder, or the folder of a sweep to resume"
         )
-    try:
-        for name in ("journal", "plans", "runs"):
-            (out / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
+    if out.is_local:
+        try:
+            for name in ("journal", "plans", "runs"):
+                (Path(out.path) / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
     description = {"plan": grid, "varied": list(paths), "cells": len(cells), "traces": settings.traces}
-    early = out / ".sweep.json"
-    early.write_text(json.dumps(description, indent=2, ensure_ascii=False) + "\n")
-    early.rename(out / "sweep.json")
+    (out / "sweep.json").write_bytes(json.dumps(description, indent=2, ensure_ascii=False).encode() + b"\n")
 
 
-def read_statuses(out: Path) -> dict[str, str]:
+def read_statuses(out: Path | str) -> dict[str, str]:
     """The status of every cell that has one, from the tables and the journals."""
     known: dict[str, str] = {}
-    _restore_table(out, "cells")
-    if (out / "cells").is_dir():
-        table = _read_table(out, "cells", CELLS)
+    place = Location.of(out)
+    if "cells" in place.list_names():
+        table = _read_table(place, "cells", CELLS)
         known.update(zip(table["cell"].to_pylist(), table["status"].to_pylist(), strict=True))
-    for file in sorted((out / "journal").glob("*.jsonl")):
-        known.update((row["cell"], row["status"]) for row in read_journal(file))
+    for row in _read_journals(place):
+        known[row["cell"]] = row["status"]
     return known
 
 
@@ -156,12 +167,17 @@ def find_pending(cells: Sequence[SweepCell], settings: SweepSettings) -> list[Sw
     left = [cell for cell in cells if known.get(cell.id) not in final]
     if settings.traces:
         ids = {cell.id for cell in left}
-        left += [
-            cell
-            for cell in cells
-            if cell.id not in ids and known[cell.id] != "error" and not (settings.out / "runs" / cell.id).is_dir()
-        ]
+        traced = find_traced_cells(settings.place)
+        left += [cell for cell in cells if cell.id not in ids and known[cell.id] != "error" and cell.id not in traced]
     return left
+
+
+def find_traced_cells(out: Location) -> set[str]:
+    """The cells whose traces are whole: on a file system a folder has its name when it is, at a store run.json is."""
+    if out.is_local:
+        return set((out / "runs").list_names())
+    entries = (out / "runs").list_entries(recursive=True)
+    return {entry.path.split("/")[-2] for entry in entries if entry.base_name == META_FILE}
 
 
 def run_cells(
@@ -179,10 +195,17 @@ def run_cells(
     tasks = [[cells[place] for place in task] for task in bundle_cells(weights, slots, settings.least_s)]
     # Each task unpacks its own cells only: unpacking all of them for every task would take most of the time.
     packed = spark.sparkContext.broadcast([_pack((task, run_cell, settings)) for task in tasks])
-    written = JournalCounter(settings.out / "journal")
-    with show_progress(spark, "sweeping", count=lambda: (written(), len(cells)), unit="cells"):
+    with _show_cells(spark, settings.place, len(cells)):
         spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(make_task(packed), "cells long").collect()
     packed.destroy()
+
+
+def _show_cells(spark: SparkSession, out: Location, cells: int) -> AbstractContextManager[None]:
+    """Progress in cells; at a store, where counting lines means reading them, in tasks."""
+    if not out.is_local:
+        return show_progress(spark, "sweeping")
+    written = JournalCounter(Path(out.path) / "journal")
+    return show_progress(spark, "sweeping", count=lambda: (written(), cells), unit="cells")
 
 
 def _pack(bundle: Any) -> bytes:
@@ -226,24 +249,35 @@ def run_bundle(
 
 def _run_bundle(cells: Sequence[SweepCell], run_cell: RunCell, settings: SweepSettings, child: ChildWorker) -> int:
     name = blake2b(" ".join(cell.id for cell in cells).encode(), digest_size=10).hexdigest()
-    file = settings.out / "journal" / f"{name}.jsonl"
+    out = settings.place
     # A task that is tried again, after its machine was lost, continues where it stopped.
-    known = {row["cell"] for row in read_journal(file) if row["status"] in FINISHED} if file.exists() else set()
-    left = [cell for cell in cells if cell.id not in known]
+    with _open_traces(out) as traces, open_journal(out / "journal" / f"{name}.jsonl") as journal:
+        known = {row["cell"] for row in journal.rows if row["status"] in FINISHED}
+        left = [cell for cell in cells if cell.id not in known]
 
-    def one(cell: SweepCell) -> dict[str, Any]:
-        folder = str(settings.out / "runs" / cell.id) + ("" if settings.traces else "?")
-        return run_cell(cell.plan, folder, settings.packets)
+        def one(cell: SweepCell) -> dict[str, Any]:
+            folder = str(traces / cell.id) + ("" if settings.traces else "?")
+            return run_cell(cell.plan, folder, settings.packets)
 
-    with file.open("a+b") as journal:
-        _end_partial_line(journal)
         for cell, outcome in zip(left, child.run_items(one, left, settings.timeout_s), strict=True):
             row = build_row(cell, outcome)
             if row["status"] != "ok":
-                (settings.out / "plans" / f"{cell.id}.toml").write_text(to_toml(cell.plan))
-            journal.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
-            journal.flush()
+                (out / "plans" / f"{cell.id}.toml").write_bytes(to_toml(cell.plan).encode())
+            if not out.is_local and (traces / cell.id).is_dir():
+                (out / "runs" / cell.id).upload(traces / cell.id, last=[META_FILE])
+                shutil.rmtree(traces / cell.id)
+            journal.add(row)
     return len(left)
+
+
+@contextmanager
+def _open_traces(out: Location) -> Iterator[Path]:
+    """The local folder in which cells leave their traces."""
+    if out.is_local:
+        yield Path(out.path) / "runs"
+        return
+    with tempfile.TemporaryDirectory(prefix="amcast-sweep-") as place:
+        yield Path(place)
 
 
 def build_row(cell: SweepCell, outcome: WorkOutcome) -> dict[str, Any]:
@@ -258,76 +292,46 @@ def build_row(cell: SweepCell, outcome: WorkOutcome) -> dict[str, Any]:
     return {**describe_cell(cell), "replay": replay, **result, "seconds": outcome.seconds, "host": platform.node()}
 
 
-def read_journal(file: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a journal."""
-    with file.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
-                try:
-                    yield json.loads(line)
-                except ValueError:
-                    continue
-
-
-class JournalCounter:
-    """Counts the lines added to the journals since it was made; it reads only new bytes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._read: dict[Path, int] = {}
-        self._lines = self._before = 0
-        self._before = self()
-
-    def __call__(self) -> int:
-        for file in self._folder.glob("*.jsonl"):
-            at = self._read.get(file, 0)
-            with file.open("rb") as journal:
-                journal.seek(at)
-                fresh = journal.read()
-            self._read[file] = at + len(fresh)
-            self._lines += fresh.count(b"\n")
-        return self._lines - self._before
-
-
-def _end_partial_line(journal: Any) -> None:
-    """Ends the last line if a killed writer left it incomplete, so that the next one stands alone."""
-    journal.seek(0, os.SEEK_END)
-    if journal.tell():
-        journal.seek(-1, os.SEEK_END)
-        if journal.read(1) != b"\n":
-            journal.write(b"\n")
-
-
 # From the journal to the tables
 
 
-def merge_journal(out: Path) -> None:
-    """Merges the journal into the tables. It can be repeated after an interruption. Equal results, equal bytes."""
-    for partial in (out / "runs").glob(".*"):
-        # The partial trace of a cell that was killed.
-        shutil.rmtree(partial, ignore_errors=True)
-    files = sorted((out / "journal").glob("*.jsonl"))
-    if not files:
-        return
+def merge_journal(out: Path | str) -> None:
+    """Merges the journal into the tables. It can be repeated after an interruption. Equal results, equal bytes.
+
+    Each file of a table is replaced as a whole, and journals go last. So whenever this is interrupted, a file has old
+    rows or new ones, the journals still have the new ones, and merging them again has the same result.
+    """
+    place = Location.of(out)
+    if place.is_local:
+        for partial in (Path(place.path) / "runs").glob(".*"):
+            # The partial trace of a cell that was killed.
+            shutil.rmtree(partial, ignore_errors=True)
     rows: dict[str, dict[str, Any]] = {}
-    for file in files:
-        for row in read_journal(file):
-            known = rows.get(row["cell"])
-            # A result replaces a timeout or a crash, whichever came first.
-            if known is None or known["status"] not in FINISHED:
-                rows[row["cell"]] = row
-    for table, schema in (("cells", CELLS), ("timings", TIMINGS)):
-        _restore_table(out, table)
-        fresh = pa.Table.from_pylist([_to_schema(row, schema) for row in rows.values()], schema)
-        if (out / table).is_dir():
-            old = _read_table(out, table, schema)
-            own = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
-            fresh = pa.concat_tables([old.filter(pc.invert(own)), fresh])
-        _write_table(fresh, out / f".{table}-new", table)
-    for table in ("cells", "timings"):
-        _swap_table(out, table)
-    for file in files:
-        file.unlink()
+    for row in _read_journals(place):
+        known = rows.get(row["cell"])
+        # A result replaces a timeout or a crash, whichever came first.
+        if known is None or known["status"] not in FINISHED:
+            rows[row["cell"]] = row
+    if rows:
+        names = place.list_names()
+        for table, schema in (("cells", CELLS), ("timings", TIMINGS)):
+            fresh = pa.Table.from_pylist([_to_schema(row, schema) for row in rows.values()], schema)
+            if table in names:
+                old = _read_table(place, table, schema)
+                own = pc.is_in(old["cell"], value_set=pa.array(list(rows), pa.string()))
+                fresh = pa.concat_tables([old.filter(pc.invert(own)), fresh])
+            _write_table(fresh, place / table, table)
+    for name in _list_journals(place):
+        (place / "journal" / name).remove()
+
+
+def _list_journals(out: Location) -> list[str]:
+    return [name for name in (out / "journal").list_names() if name.endswith(".jsonl")]
+
+
+def _read_journals(out: Location) -> Iterator[dict[str, Any]]:
+    for name in _list_journals(out):
+        yield from parse_journal((out / "journal" / name).read_bytes())
 
 
 def _to_schema(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
@@ -337,51 +341,54 @@ def _to_schema(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
     return plain
 
 
-def _write_table(rows: pa.Table, folder: Path, table: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+def _write_table(rows: pa.Table, folder: Location, table: str) -> None:
     if table != "cells":
-        folder.mkdir()
-        pq.write_table(rows.sort_by("cell"), folder / "part-00000.parquet", compression="zstd")
+        _write_file(rows.sort_by("cell"), folder)
         return
     rows = rows.sort_by([(name, "ascending") for name in ORDER])
     for protocol in pc.unique(rows["protocol"]).to_pylist():
-        part = folder / f"protocol={protocol}"
-        part.mkdir(parents=True)
         own = rows.filter(pc.equal(rows["protocol"], protocol)).drop_columns(["protocol"])
-        pq.write_table(own, part / "part-00000.parquet", compression="zstd")
+        _write_file(own, folder / f"protocol={protocol}")
 
 
-def _read_table(out: Path, table: str, schema: pa.Schema) -> pa.Table:
+def _write_file(rows: pa.Table, folder: Location) -> None:
+    buffer = pa.BufferOutputStream()
+    pq.write_table(rows, buffer, compression="zstd")
+    (folder / "part-00000.parquet").write_bytes(buffer.getvalue())
+
+
+def _read_table(out: Location, table: str, schema: pa.Schema) -> pa.Table:
     # The folder's name has the protocol; without a type, Arrow would read a protocol called 2 as a number.
     hive = pads.partitioning(pa.schema([("protocol", pa.string())]), flavor="hive") if table == "cells" else None
+    system, inside = resolve_filesystem((out / table).path)
     try:
-        return pads.dataset(out / table, schema=schema, format="parquet", partitioning=hive).to_table()
+        found = pads.dataset(inside, schema=schema, format="parquet", partitioning=hive, filesystem=system)
+        return found.to_table()
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{out / table}: {str(error).splitlines()[0]}; expected the tables of a sweep") from None
 
 
-def _swap_table(out: Path, table: str) -> None:
-    new, now, old = out / f".{table}-new", out / table, out / f".{table}-old"
-    if now.is_dir():
-        now.rename(old)
-    new.rename(now)
-    shutil.rmtree(old, ignore_errors=True)
+def read_description(out: Path | str) -> dict[str, Any] | None:
+    """What sweep.json says about a sweep; None if the folder is none."""
+    file = Location.of(out) / "sweep.json"
+    if not file.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(file.read_bytes())
+    except ValueError:
+        raise UsageError(f"{file}: not JSON; expected the description of a sweep") from None
+    return found
 
 
-def _restore_table(out: Path, table: str) -> None:
-    """Restores a table that a merge, interrupted between two renames, left under its old name."""
-    if not (out / table).is_dir() and (out / f".{table}-old").is_dir():
-        (out / f".{table}-old").rename(out / table)
-
-
-def read_cells(out: Path) -> pa.Table:
+def read_cells(out: Path | str) -> pa.Table:
     """All rows, in canonical order."""
-    if not (out / "cells").is_dir():
+    place = Location.of(out)
+    if not (place / "cells").is_folder():
         raise UsageError(f"{out}: no table of cells; expected the folder of a sweep with at least one finished cell")
-    return _read_table(out, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
+    return _read_table(place, "cells", CELLS).sort_by([(name, "ascending") for name in ORDER])
 
 
-def summarize_sweep(cells: Sequence[SweepCell], ran: int, begun: float, out: Path) -> SweepResult:
+def summarize_sweep(cells: Sequence[SweepCell], ran: int, begun: float, out: Path | str) -> SweepResult:
     """Counts the statuses of the plan's cells."""
     wanted = {cell.id for cell in cells}
     result = SweepResult(len(cells), ran, time.monotonic() - begun)

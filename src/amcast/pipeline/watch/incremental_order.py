@@ -13,7 +13,7 @@ delivered. Where something was forgotten that would be needed, a doubt remains f
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ MAX_WAITING: Final = 5_000_000
 MAX_INTERVALS: Final = 4_000_000
 """Intervals of merged ids that are kept, to notice a second delivery."""
 MAX_DOUBTS: Final = 10
+_ORIGIN: Final = ("sender", "session", "sequence")
 
 
 class DeliveredRow(NamedTuple):
@@ -61,6 +62,8 @@ class KnownMessage(NamedTuple):
 
     destinations: tuple[int, ...]
     at_ns: int
+    origin: tuple[int | None, ...] = ()
+    """Sender, session, and number in the session, as far as they are given."""
 
 
 @dataclass
@@ -132,10 +135,12 @@ class IncrementalOrder:
 
     # Rows
 
-    def add_multicasts(self, rows: Iterable[tuple[int, tuple[int, ...], int]]) -> None:
-        """Adds multicasts: message, destinations, time. A retry must have the same destinations."""
-        for message, destinations, at_ns in rows:
-            found = KnownMessage(tuple(sorted(set(destinations))), at_ns)
+    def add_multicasts(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Adds multicasts: message, destinations, time, and sender, session and number in it. A retry must have the
+        same, but for its time.
+        """
+        for message, destinations, at_ns, *origin in rows:
+            found = KnownMessage(tuple(sorted(set(destinations))), at_ns, tuple(origin))
             if not found.destinations:
                 raise UsageError(f"multicasts: message {message} has no destinations; expected at least one group")
             for group in found.destinations:
@@ -145,6 +150,9 @@ class IncrementalOrder:
                 if before.destinations != found.destinations:
                     pair = (list(found.destinations), list(before.destinations))
                     raise contradiction_error("destinations", f"message {message}", *pair, stating="multicasts")
+                for column, stated, first in zip(_ORIGIN, found.origin, before.origin, strict=False):
+                    if stated != first:
+                        raise contradiction_error(column, f"message {message}", stated, first, stating="multicasts")
                 if at_ns >= before.at_ns:
                     continue
                 self._add_doubt(f"an earlier multicast of {message} was read after its deliveries were judged")

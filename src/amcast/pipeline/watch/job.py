@@ -1,46 +1,41 @@
 """`amcast watch DIR`: follows an unfinished run, through Spark's Structured Streaming over its files.
 
 Every second or so it reports how much was delivered, how fast, which replicas lag, and whether integrity or order is
-violated. Many processes may write the run; a file counts when it has its final name. Spark finds new files, and they
-are read as every check reads them. The watch ends when run.json exists and every file was read, when the run is
-violated, or when nothing new arrives for a given time.
+violated. Many processes may write the run; a file counts when it has its final name. New files come from a feed (Spark,
+or the lists of an object store), and are read as every check reads them. The watch ends when run.json exists and every
+file was read, when the run is violated, or when nothing new arrives for a given time.
 """
 
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from typing import Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from amcast.check.verdict import Verdict
 from amcast.kernel.errors import UsageError
 from amcast.pipeline.kernels.fingerprints import Int64Array
 from amcast.pipeline.rows.files import open_parquet
 from amcast.pipeline.rows.footers import refuse_other_runs
+from amcast.pipeline.rows.locations import Location
 from amcast.pipeline.rows.sequences import to_int64
 from amcast.pipeline.rows.tables import arrow_schema
-from amcast.pipeline.spark.session import open_session, translate_errors
+from amcast.pipeline.watch.feeds import Feed, follow_store, open_streams
 from amcast.pipeline.watch.incremental_order import DeliveredRow, IncrementalOrder
 from amcast.pipeline.watch.state import WatchState
 from amcast.trace.columns import TABLES
 from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE
 from amcast.trace.parquet import iterate_canonical
 
-FILES_PER_BATCH: Final = 1000
-FILE_SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
-"""Spark's source of whole files; only their paths are used."""
+READERS: Final = 16
+"""Files that are read at once."""
 SAVE_SECONDS: Final = 5.0
 """The state is kept this often, if something new was read."""
 MAX_RECENT: Final = 1_000_000
@@ -115,7 +110,7 @@ class RunWatcher:
             return
         paths = sorted(set(files) - self._files[table])
         try:
-            with ThreadPoolExecutor() as readers:
+            with ThreadPoolExecutor(READERS) as readers:
                 parts = list(readers.map(lambda path: self._read(table, path), paths))
             data = pa.concat_tables([part for part in parts if part is not None] or [_EMPTY[table]]).combine_chunks()
             with self._lock:
@@ -220,7 +215,7 @@ class RunWatcher:
 
 _KEPT: Final = ("snapshot", "_order", "_batches", "_sent", "_unmatched", "_files")
 """What a state consists of."""
-_MULTICASTS: Final = ("message", "destinations", "at_ns")
+_MULTICASTS: Final = ("message", "destinations", "at_ns", "sender", "session", "sequence")
 _EMPTY: Final = {table: arrow_schema(table).empty_table() for table in TABLES}
 _TAKERS: Final[dict[str, Callable[[RunWatcher, pa.Table], None]]] = {
     "processes": RunWatcher._add_processes,
@@ -229,6 +224,7 @@ _TAKERS: Final[dict[str, Callable[[RunWatcher, pa.Table], None]]] = {
     "notes": RunWatcher._add_notes,
 }
 """The tables that a watch reads, and what it does with them."""
+TABLES_READ: Final = tuple(_TAKERS)
 
 
 def watch(
@@ -244,21 +240,20 @@ def watch(
     With `patience_seconds`, it also stops when nothing new has arrived for that long. With `state`, a file, it
     continues where an earlier watch stopped, however that ended, and reads no file again that counted already.
     """
-    place = Path(folder)
-    if not place.is_dir():
+    place = Location.of(folder)
+    if not place.is_folder():
         raise UsageError(f"{folder}: no such folder; expected the folder of a run that is going on")
-    if not any((place / name).exists() for name in (META_FILE, UNFINISHED_META_FILE, *TABLES)):
+    if not {META_FILE, UNFINISHED_META_FILE, *TABLES} & {*place.list_names()}:
         raise UsageError(f"{folder}: neither {META_FILE} nor a table; expected the folder of a run that is going on")
     watcher = RunWatcher(_find_run(place), on_status)
     kept = WatchState(state) if state is not None else None
     if kept is not None and kept.exists():
         watcher.restore(kept)
-    with (
-        open_session(master) as spark,
-        tempfile.TemporaryDirectory(prefix="amcast-watch-") as notes,
-        _open_streams(spark, place, watcher, notes, every_seconds) as queries,
-    ):
-        _wait_for_end(place, watcher, queries, patience_seconds, kept)
+    feeds = open_streams(master, Path(place.path), TABLES_READ, watcher.take_files, every_seconds)
+    if not place.is_local:
+        feeds = follow_store(place, TABLES_READ, watcher.take_files, every_seconds)
+    with feeds as feed:
+        _wait_for_end(place, watcher, feed, patience_seconds, kept)
     if watcher.failure is None and kept is not None:
         watcher.save(kept)
     if watcher.failure is not None:
@@ -266,66 +261,29 @@ def watch(
     return watcher.snapshot
 
 
-def _find_run(folder: Path) -> str | None:
+def _find_run(folder: Location) -> str | None:
     """The name of the run, from run.json or what stands for it during the run; None if neither says one."""
     for name in (META_FILE, UNFINISHED_META_FILE):
         try:
             found = msgspec.json.decode((folder / name).read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (UsageError, msgspec.DecodeError):
             continue
         if isinstance(found, dict) and isinstance(found.get("run"), str):
             return str(found["run"])
     return None
 
 
-@contextmanager
-def _open_streams(
-    spark: SparkSession, folder: Path, watcher: RunWatcher, notes: str, every_seconds: float
-) -> Iterator[list[Any]]:
-    queries: list[Any] = []
-    try:
-        for table in _TAKERS:
-            (folder / table).mkdir(exist_ok=True)
-            files = (
-                spark.readStream.format("binaryFile")
-                .schema(FILE_SCHEMA)
-                .option("pathGlobFilter", "*.parquet")
-                .option("maxFilesPerTrigger", FILES_PER_BATCH)
-                .load(str(folder / table))
-                .select("path")
-            )
-            queries.append(
-                files.writeStream.foreachBatch(partial(_take_batch, watcher, table))
-                .option("checkpointLocation", f"{notes}/{table}")
-                .trigger(processingTime=f"{round(1000 * every_seconds)} milliseconds")
-                .start()
-            )
-        yield queries
-    finally:
-        for query in queries:
-            query.stop()
-
-
-def _take_batch(watcher: RunWatcher, table: str, files: DataFrame, _: int) -> None:
-    watcher.take_files(table, [unquote(urlsplit(row.path).path) for row in files.select("path").collect()])
-
-
 def _wait_for_end(
-    folder: Path, watcher: RunWatcher, queries: list[Any], patience_seconds: float | None, state: WatchState | None
+    folder: Location, watcher: RunWatcher, feed: Feed, patience_seconds: float | None, state: WatchState | None
 ) -> None:
     """Waits until the order is violated, or the run is over and read, or patience ends; keeps the state meanwhile."""
     quiet, rows, saved, due = 0.0, -1, -1, 0.0
     step = 0.25
     while not watcher.ended.wait(step):
-        for query in queries:
-            failure = query.exception()
-            if failure is not None:
-                with translate_errors():
-                    raise failure
+        feed.raise_failure()
         total = watcher.snapshot.deliveries + watcher.snapshot.multicasts
-        # Spark takes seconds to read its first batch; patience begins when every table was looked at.
-        is_reading = all(query.lastProgress for query in queries)
-        quiet = quiet + step if is_reading and total == rows else 0.0
+        # The first files take seconds to arrive; patience begins when every table was looked at.
+        quiet = quiet + step if feed.has_looked() and total == rows else 0.0
         rows = total
         if state is not None and rows != saved and time.monotonic() >= due:
             begun = time.monotonic()
@@ -334,9 +292,8 @@ def _wait_for_end(
             saved, due = rows, time.monotonic() + max(SAVE_SECONDS, 10 * (time.monotonic() - begun))
         if patience_seconds is not None and quiet >= patience_seconds:
             return
-        if (folder / META_FILE).exists():
-            for query in queries:
-                query.processAllAvailable()
+        if (folder / META_FILE).is_file():
+            feed.drain()
             if watcher.failure is None:
                 watcher.finish()
             return

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from amcast.kernel.errors import UsageError
 
-MARK: Final = b"amcast watch 2\n"
+MARK: Final = b"amcast watch 3\n"
 
 
 class WatchState:

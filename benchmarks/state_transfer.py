@@ -3,6 +3,8 @@
     python benchmarks/state_transfer.py                          1024 MB in pieces, drawn in a thread
     python benchmarks/state_transfer.py --how forked             the same from a copy of the process
     python benchmarks/state_transfer.py --how bytes --mb 64      all at once, as a small state would be
+    python benchmarks/state_transfer.py --how service            a service with its state in memory
+    python benchmarks/state_transfer.py --how files              a service with its state in a database
 
 Three replicas of one group, each in a process of its own with a program that keeps a table in memory. One is stopped,
 the table grows, and the replica is started again while clients multicast without a pause. Its group has forgotten the
@@ -18,6 +20,7 @@ import asyncio
 import hashlib
 import json
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -26,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import amcast
-from amcast.cluster import connect, run_replica
+from amcast.cluster import connect, run_replica, run_service
 from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.rpc.client import NoAnswerError, RpcClient
@@ -48,9 +51,9 @@ class Table:
     def deliver(self, delivery: amcast.Delivery) -> None:
         command, number = delivery.payload.split()
         if command == b"grow":
-            self.blocks += [b"%08d" % place * (BLOCK // 8) for place in range(int(number))]
+            self.blocks += [make_block(place) for place in range(int(number))]
         elif self.blocks:
-            self.blocks[int(number) % len(self.blocks)] = b"%08d" % delivery.position * (BLOCK // 8)
+            self.blocks[int(number) % len(self.blocks)] = make_block(delivery.position)
 
     def take_pieces(self) -> Iterator[bytes]:
         self.takes += 1
@@ -73,11 +76,101 @@ class Table:
             self.blocks = list(pieces)
             assert len(self.blocks) == count, f"{len(self.blocks)} of {count} blocks"
 
-    def digest(self) -> str:
-        digest = hashlib.blake2b()
-        for block in self.blocks:
-            digest.update(block)
-        return digest.hexdigest()[:16]
+
+class BlockService(amcast.Service):
+    """The same table as a service: its state is in memory, and amcast cuts it into pieces."""
+
+    def __init__(self, group: str) -> None:
+        self.blocks: list[bytes] = []
+
+    @amcast.command
+    def grow(self, at: amcast.At, count: int) -> None:
+        self.blocks += [make_block(place) for place in range(count)]
+
+    @amcast.command
+    def set(self, at: amcast.At, number: int, padding: str) -> None:
+        if self.blocks:
+            self.blocks[number % len(self.blocks)] = make_block(at.position)
+
+    @amcast.query
+    def digest(self) -> list[Any]:
+        return digest_blocks(self.blocks)
+
+
+class BlockDatabase(amcast.DiskService):
+    """The same table as a service that keeps it in SQLite."""
+
+    failures = (OSError, sqlite3.OperationalError)
+    save_deliveries = 16
+
+    def open(self, folder: Path) -> amcast.Applied | None:
+        self.file = folder / "blocks.db"
+        self.database = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
+        for statement in (
+            "PRAGMA journal_mode = WAL",
+            "CREATE TABLE IF NOT EXISTS blocks (number INTEGER PRIMARY KEY, block BLOB)",
+            "CREATE TABLE IF NOT EXISTS applied (only INTEGER PRIMARY KEY, position INTEGER, record BLOB)",
+            "BEGIN",
+        ):
+            self.database.execute(statement)
+        row = self.database.execute("SELECT position, record FROM applied").fetchone()
+        return None if row is None else amcast.Applied(*row)
+
+    def save(self, applied: amcast.Applied) -> None:
+        self.database.execute("REPLACE INTO applied VALUES (1, ?, ?)", applied)
+        self.database.execute("COMMIT")
+        self.database.execute("BEGIN")
+
+    def snapshot(self) -> Iterator[bytes]:
+        reader = sqlite3.connect(self.file, isolation_level=None, check_same_thread=False)
+        try:
+            reader.execute("BEGIN")
+            for (block,) in reader.execute("SELECT block FROM blocks ORDER BY number"):
+                yield block
+        finally:
+            reader.close()
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        self.database.executemany("INSERT INTO blocks VALUES (?, ?)", enumerate(pieces))
+
+    def close(self) -> None:
+        self.database.close()
+
+    @property
+    def count(self) -> int:
+        count: int = self.database.execute("SELECT count(*) FROM blocks").fetchone()[0]
+        return count
+
+    @amcast.command
+    def grow(self, at: amcast.At, count: int) -> None:
+        first = self.count
+        blocks = ((first + place, make_block(place)) for place in range(count))
+        self.database.executemany("INSERT INTO blocks VALUES (?, ?)", blocks)
+
+    @amcast.command
+    def set(self, at: amcast.At, number: int, padding: str) -> None:
+        if count := self.count:
+            self.database.execute("REPLACE INTO blocks VALUES (?, ?)", (number % count, make_block(at.position)))
+
+    @amcast.query
+    def digest(self) -> list[Any]:
+        return digest_blocks(row[0] for row in self.database.execute("SELECT block FROM blocks ORDER BY number"))
+
+
+SERVICES: dict[str, type[amcast.Service]] = {"service": BlockService, "files": BlockDatabase}
+
+
+def make_block(number: int) -> bytes:
+    return b"%08d" % number * (BLOCK // 8)
+
+
+def digest_blocks(blocks: Iterable[bytes]) -> list[Any]:
+    """A digest of all blocks, and their number."""
+    digest, count = hashlib.blake2b(), 0
+    for block in blocks:
+        digest.update(block)
+        count += 1
+    return [digest.hexdigest()[:16], count]
 
 
 def memory_mb(name: str, process: int | str = "self") -> int:
@@ -90,7 +183,6 @@ async def run_node(config: Path, node: str, how: str) -> None:
     """One replica with its table, until SIGTERM; writes a report beside cluster.toml when it has caught up, and at the
     end."""
     table = Table()
-    takes = {"pieces": table.take_pieces, "forked": amcast.forked(table.take_pieces), "bytes": table.take_bytes}
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     file = config.parent / f"{node.replace('/', '-')}.json"
@@ -102,14 +194,38 @@ async def run_node(config: Path, node: str, how: str) -> None:
         )
         file.with_suffix(".new").replace(file)
 
-    async with run_replica(config, node, table.deliver, take=takes[how], install=table.install) as replica:
+    if how in SERVICES:
+        replica = run_service(config, node, SERVICES[how])
+    else:
+        takes = {"pieces": table.take_pieces, "forked": amcast.forked(table.take_pieces), "bytes": table.take_bytes}
+        replica = run_replica(config, node, table.deliver, take=takes[how], install=table.install)
+    async with replica:
         print("ready", flush=True)
         await replica.caught_up()
         caught_up_s = time.monotonic() - began
         report(caught_up_s=caught_up_s)
         await stopped.wait()
         position = replica.position
-    report(caught_up_s=caught_up_s, digest=table.digest(), position=position, blocks=len(table.blocks))
+        if replica.service is not None:
+            service: Any = replica.service.executor.service
+            digest, blocks = service.digest()
+        else:
+            digest, blocks = digest_blocks(table.blocks)
+    report(caught_up_s=caught_up_s, digest=digest, position=position, blocks=blocks)
+
+
+def make_caller(client: amcast.Client, how: str) -> Any:
+    return client.service(SERVICES[how]) if how in SERVICES else client
+
+
+async def send(caller: Any, command: str, number: int, payload: int = 0) -> None:
+    """Has the table grow, or one of its blocks replaced."""
+    if isinstance(caller, amcast.Client):
+        await caller.multicast({"orders"}, b"%s %0*d" % (command.encode(), payload, number), timeout_s=120)
+    elif command == "grow":
+        await caller.grow(number, timeout_s=120)
+    else:
+        await caller.set(number, "0" * payload, timeout_s=120)
 
 
 async def leaders(cluster: Cluster) -> list[tuple[Any, Any]]:
@@ -127,37 +243,39 @@ async def leaders(cluster: Cluster) -> list[tuple[Any, Any]]:
     return found
 
 
-async def load(cluster: Cluster, until: asyncio.Event, payload: int) -> list[float]:
+async def load(cluster: Cluster, how: str, until: asyncio.Event, payload: int) -> list[float]:
     """Multicasts until an event; returns the seconds that each took."""
     taken: list[float] = []
 
-    async def repeat(client: amcast.Client, number: int) -> None:
+    async def repeat(caller: Any, number: int) -> None:
         while not until.is_set():
             begin = time.monotonic()
-            await client.multicast({"orders"}, b"set %0*d" % (payload, number), timeout_s=120)
+            await send(caller, "set", number, payload)
             taken.append(time.monotonic() - begin)
             number += LOADERS
             await asyncio.sleep(0.002)
 
     async with connect(cluster) as client:
-        await asyncio.gather(*(repeat(client, number) for number in range(LOADERS)))
+        caller = make_caller(client, how)
+        await asyncio.gather(*(repeat(caller, number) for number in range(LOADERS)))
     return taken
 
 
-async def transfer(running: LocalCluster, cluster: Cluster, mb: int, payload: int) -> dict[str, Any]:
+async def transfer(running: LocalCluster, cluster: Cluster, how: str, mb: int, payload: int) -> dict[str, Any]:
     last = "orders/3"
     async with connect(cluster) as client:
-        await client.multicast({"orders"}, b"set 0")
+        caller = make_caller(client, how)
+        await send(caller, "set", 0)
         await asyncio.to_thread(running.stop, last)
         for _ in range(mb):
-            await client.multicast({"orders"}, b"grow %d" % (1024 * 1024 // BLOCK), timeout_s=120)
+            await send(caller, "grow", 1024 * 1024 // BLOCK)
         for number in range(200):
-            await client.multicast({"orders"}, b"set %d" % number, timeout_s=120)
+            await send(caller, "set", number)
     others = ("orders/1", "orders/2")
     table_mb = {node: memory_mb("VmRSS", running.pid(node)) for node in others}
     before = await leaders(cluster)
     done = asyncio.Event()
-    loading = asyncio.create_task(load(cluster, done, payload))
+    loading = asyncio.create_task(load(cluster, how, done, payload))
     await asyncio.sleep(0.5)
     begin = time.monotonic()
     (cluster.file.parent / "orders-3.json").unlink()
@@ -171,7 +289,8 @@ async def transfer(running: LocalCluster, cluster: Cluster, mb: int, payload: in
     taken = await loading
     peak = {node: memory_mb("VmHWM", running.pid(node)) - table_mb[node] for node in others}
     after = await leaders(cluster)
-    peak[last] = memory_mb("VmHWM", running.pid(last)) - mb
+    table_mb[last] = 0 if how == "files" else mb
+    peak[last] = memory_mb("VmHWM", running.pid(last)) - table_mb[last]
     return {
         "mb": mb,
         "seconds": round(seconds, 2),
@@ -187,7 +306,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("node", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--mb", type=int, default=1024)
-    parser.add_argument("--how", choices=["pieces", "forked", "bytes"], default="pieces")
+    parser.add_argument("--how", choices=["pieces", "forked", "bytes", *SERVICES], default="pieces")
     parser.add_argument("--durability", default="os")
     parser.add_argument("--payload", type=int, default=1000, help="bytes of each multicast meanwhile")
     parser.add_argument("--folder", type=Path, help="where the cluster lives; a temporary folder by default")
@@ -203,7 +322,7 @@ def main() -> None:
         # Otherwise the C library keeps apart what a thread allocated: here a table that another thread changes.
         command = ["env", "MALLOC_ARENA_MAX=1", sys.executable, str(Path(__file__).resolve()), "--how", options.how]
         with LocalCluster(cluster, command) as running:
-            result = asyncio.run(transfer(running, cluster, options.mb, options.payload))
+            result = asyncio.run(transfer(running, cluster, options.how, options.mb, options.payload))
             running.wait_until_settled()
             running.stop(*cluster.nodes(), timeout_s=120)
         reports = {}

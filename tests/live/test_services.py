@@ -19,6 +19,7 @@ from amcast.services.declaration import At, Key, Service, command, query
 from amcast.services.errors import CommandError, OutcomeUnknownError
 from amcast.services.loader import load_service
 from tests.live.cluster import run
+from tests.services.test_partitioner import Notes
 
 pytestmark = pytest.mark.live
 
@@ -144,6 +145,26 @@ def test_services_in_programs_answer_and_name_what_is_wrong(tmp_path: Path) -> N
     run(main(), 30)
 
 
+def test_the_partitioner_of_the_cluster_places_keys_at_nodes_and_callers(tmp_path: Path) -> None:
+    text = format_local_config({"north": 1, "south": 1}, durability="memory")
+    file, other = tmp_path / "cluster.toml", tmp_path / "other.toml"
+    file.write_text(f'partitioner = "tests.services.test_partitioner:by_prefix"\n{text}')
+    other.write_text(text)
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for node in ("north/1", "south/1"):
+                await stack.enter_async_context(run_service(file, node, Notes))
+            notes = (await stack.enter_async_context(connect(file))).service(Notes)
+            for group in ("north", "south"):
+                assert (await notes.write(f"{group}:1", "text")).by_group == {group: True}
+            elsewhere = (await stack.enter_async_context(connect(other))).service(Notes)
+            with pytest.raises(UsageError, match="expected the same class on both sides"):
+                await elsewhere.write("north:1", "text")
+
+    run(main(), 60)
+
+
 @pytest.mark.parametrize("forked_bytes", [0, service_host.FORKED_BYTES])
 def test_a_replica_that_lost_its_memory_gets_the_service_of_another(
     tmp_path: Path, bank: type[Service], monkeypatch: pytest.MonkeyPatch, forked_bytes: int
@@ -236,9 +257,10 @@ def test_the_smallest_example_is_a_service(monkeypatch: pytest.MonkeyPatch) -> N
     assert set(load_service("counter:Counter").operations) == {"add", "read"}
 
 
-def test_the_page_shows_the_example() -> None:
-    page = (EXAMPLES.parent / "docs" / "services.md").read_text()
-    assert page.partition("```python\n")[2].partition("```")[0] == (EXAMPLES / "bank.py").read_text()
+def test_the_page_shows_the_examples() -> None:
+    shown = (EXAMPLES.parent / "docs" / "services.md").read_text().split("```python\n")[1:]
+    written = [(EXAMPLES / name).read_text() for name in ("bank.py", "ledger.py")]
+    assert [block.partition("```")[0] for block in shown] == written
 
 
 def test_replicas_without_a_service_say_so(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_state_of_another_type_than_annotated_is_refused_at_restore() -> None:
     notes = Notes("north")
     notes.size = "many"  # type: ignore[assignment]
     with pytest.raises(ServiceFailedError, match=r"Notes.size: the state is not of the annotated type"):
-        codec.decode(Notes("north"), codec.encode(notes))
+        codec.decode(Notes("north"), *codec.encode(notes))
 
 
 class Diary(Service):

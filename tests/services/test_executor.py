@@ -1,13 +1,15 @@
 """Executors: results, exchange between groups, restarts from snapshots, exactly once."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from amcast.services.declaration import At, Key, Service, command, describe_service, query
 from amcast.services.errors import CommandError, ServiceFailedError
 from amcast.services.executor import Executor
+from amcast.services.fields import PIECE_BYTES
 from amcast.services.loader import load_service
 from amcast.services.messages import Command, Query, Value, encode_payload
 from tests.services.order import GROUPS, OrderedGroups
@@ -269,8 +271,94 @@ def test_a_prepared_snapshot_changes_nothing_before_it_is_adopted() -> None:
     source.service.counts["x"] = 4
     executor: Any = Executor(Counter, "north", GROUPS)
     before = executor.snapshot()
-    prepared = executor.prepare(b"".join(source.snapshot_pieces()))
+    prepared = executor.prepare(source.snapshot_pieces(), 7)
     assert executor.snapshot() == before
     executor.adopt(prepared, 7)
     assert executor.snapshot() == source.snapshot()
     assert executor.finished_until == 7
+
+
+class Shelf(Service):
+    """Has fields of all kinds."""
+
+    def __init__(self, group: str) -> None:
+        self.books: dict[str, list[str]] = {}
+        self.pages: list[bytes] = []
+        self.tags: set[str] = set()
+        self.owner: str | None = None
+        self.empty: dict[str, int] = {}
+
+    @command
+    def clear(self, at: At) -> None:
+        self.books.clear()
+
+
+def fill(shelf: Any) -> None:
+    """More than fits one piece."""
+    shelf.books.update({f"book-{3_000 - number}": ["a" * 900] for number in range(3_000)})
+    shelf.tags.update(f"tag-{number}" for number in range(50_000))
+    shelf.pages += [b"p" * 700_000, b"q", b"r"]
+
+
+def test_a_large_state_is_cut_into_pieces_that_are_restored_one_by_one() -> None:
+    source: Any = Executor(Shelf, "north", GROUPS)
+    fill(source.service)
+    sizes = [len(piece) for piece in source.snapshot_pieces()]
+    assert sum(sizes) > 3_900_000
+    assert sorted(sizes)[-2] < 4 * PIECE_BYTES, "only one item is longer by itself"
+    restored: Any = Executor(Shelf, "north", GROUPS)
+    fill(restored.service)
+    restored.restore(source.snapshot_pieces(), 5)
+    assert vars(restored.service) == vars(source.service)
+    assert list(restored.service.books) == list(source.service.books), "commands may see the order"
+    assert restored.snapshot() == source.snapshot()
+
+
+class Reel(Service):
+    """Has a snapshot of its own, in pieces."""
+
+    def __init__(self, group: str) -> None:
+        self.rows = ["old"]
+
+    @command
+    def clear(self, at: At) -> None:
+        self.rows.clear()
+
+    def snapshot(self) -> Iterator[bytes]:
+        for row in self.rows:
+            yield row.encode()
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        assert not isinstance(pieces, bytes | list | tuple)
+        self.rows = [piece.decode() for piece in pieces]
+
+
+@pytest.mark.parametrize("rows", [[], ["a", "b", "c"]])
+def test_a_service_may_give_its_snapshot_in_pieces(rows: list[str]) -> None:
+    source: Any = Executor(Reel, "north", GROUPS)
+    source.service.rows = rows
+    restored: Any = Executor(Reel, "north", GROUPS)
+    restored.restore(source.snapshot_pieces(), 1)
+    assert restored.service.rows == rows
+
+
+def test_a_piece_that_is_no_bytes_is_refused() -> None:
+    executor: Any = Executor(Reel, "north", GROUPS)
+    executor.service.snapshot = lambda: iter(["text"])
+    with pytest.raises(ServiceFailedError, match=r"Reel.snapshot gave a piece of type str; expected bytes"):
+        executor.snapshot()
+
+
+@pytest.mark.parametrize("piece_bytes", [1 << 30, 100])
+def test_a_state_of_an_earlier_version_is_restored(piece_bytes: int) -> None:
+    """They wrote one document, and cut it anywhere."""
+    source: Any = Executor(Counter, "north", GROUPS)
+    source.service.counts.update({f"key-{number}": number for number in range(100)})
+    encode = msgspec.msgpack.encode
+    state = encode({"counts": encode(source.service.counts)})
+    document = encode([source.description.digest, state, 7, 3, [], [], [], [], []])
+    cut = [document[start : start + piece_bytes] for start in range(0, len(document), piece_bytes)]
+    restored: Any = Executor(Counter, "north", GROUPS)
+    restored.restore(cut[0] if len(cut) == 1 else cut, 5)
+    assert restored.service.counts == source.service.counts
+    assert (restored.executed, restored.finished_until) == (3, 5)

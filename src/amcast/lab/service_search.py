@@ -6,6 +6,7 @@ in sentences, with the seed that repeats it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, Final
 
 from amcast.lab.protocol_lookup import find_protocol
@@ -19,8 +20,20 @@ from amcast.simulation.services.run import Main
 CALLERS: Final = 3
 REPLICAS: Final = 3
 PROTOCOL: Final = "primcast"
+CHANGE_RATE: Final = 0.3
+"""How often members change during a run, if nothing but the service restricts the faults."""
 MESSAGES: Final = 40
 """About the number of messages of a run: decides how long faults go on."""
+
+
+def _draw_changes(groups: int, clients: int, random: Random) -> list[dict[str, Any]]:
+    """A replica joins a group, and one of the first ones is removed, in any order, or one of both happens."""
+    group = random.randrange(groups)
+    joining = groups * REPLICAS + clients + 1  # behind the clients and the operator
+    leaving = group * REPLICAS + random.randrange(REPLICAS)
+    join = {"at_ns": 0, "do": "change", "group": group, "add": joining}
+    leave = {"at_ns": 0, "do": "change", "group": group, "remove": leaving}
+    return random.choice(([join], [leave], [join, leave], [join, leave], [leave, join]))
 
 
 @dataclass(frozen=True)
@@ -49,11 +62,15 @@ class ServiceSearch:
             "gateways": bool(spec.open_bundle) and random.random() < 0.5,
             "order": "real-time",
         }
+        if spec.claims.members and self.faults == "all" and random.random() < CHANGE_RATE:
+            plan["faults"]["events"] = _draw_changes(groups, self.callers + groups, random)
         return prepare_run(parse_plan(plan, "service search"))
 
     def run_seed(self, seed: int) -> FuzzOutcome:
         """Runs one seed."""
-        case = replace(self.prepare(seed).make_case(), monitoring=None)
+        case = replace(
+            self.prepare(seed).make_case(), monitoring=None, is_audited=False
+        )  # calls decide what is multicast
         try:
             return ServiceFuzzer(case, seed, self.main, self.callers, self.invariants).search()
         except Exception as error:

@@ -13,7 +13,8 @@
 
 **One rule carries everything: the state of an executor is a function of what its group has delivered.** Commands are
 ordered messages, and so are the values that groups exchange. Nothing else enters: no clock (`at.now` is stamped by the
-caller and carried in the command), no randomness (`at.random` is seeded by the call), no value that came by another
+server that takes the call and makes the bundle with it, or by the caller where the protocol has no bundles, and is
+carried in the command), no randomness (`at.random` is seeded by the call), no value that came by another
 way. What the order promises for messages therefore holds for services:
 
 - *Replicas agree.* They deliver the same messages at the same positions, and execute the same function of them.

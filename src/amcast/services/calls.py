@@ -179,20 +179,7 @@ class CallSession:
         """A call that is read without ordering; None if it must be ordered: a command, or a linearizable query of
         several groups. Refuses what makes no sense with a UsageError."""
         operation = self.description.find(name)
-        if consistency not in get_args(Consistency):
-            expected = ", ".join(map(repr, get_args(Consistency)))
-            raise UsageError(f"{name}: consistency = {consistency!r}; expected one of {expected}")
-        if operation.kind == "command" and (consistency != "linearizable" or max_age_s is not None):
-            raise UsageError(f"{name}: consistency = {consistency!r}; expected a query: commands are ordered")
-        if (consistency == "stale") != (max_age_s is not None) or (max_age_s is not None and not max_age_s > 0):
-            raise UsageError(
-                f"{name}: consistency = {consistency!r} with max_age_s = {max_age_s!r}; expected a bound in seconds"
-                f" above 0 with 'stale', and only there"
-            )
-        if operation.takes_at and consistency != "linearizable":
-            raise UsageError(
-                f"{name}: consistency = {consistency!r}; expected a query without `at`: this one is ordered"
-            )
+        check_consistency(operation, consistency, max_age_s)
         if operation.takes_at:
             return None
         bound = operation.bind(arguments, named)
@@ -217,13 +204,24 @@ class CallSession:
         """The destination groups; the first one is that of the first key."""
         if groups is None:
             keys = operation.keys_of(bound)
-            partition = self.description.service.partition
-            return list(dict.fromkeys(partition(key, self.groups) for key in keys)) or list(self.groups)
+            return list(dict.fromkeys(map(self._find_owner, keys))) or list(self.groups)
         given = [groups] if isinstance(groups, str) else list(groups)
         unknown = [group for group in given if group not in self.groups]
         if unknown or not given:
             raise UsageError(f"groups = {given!r}; expected some of {list(self.groups)}")
         return list(dict.fromkeys(given))
+
+    def _find_owner(self, key: str) -> str:
+        try:
+            owner = self.description.partition(key, self.groups)
+        except Exception as error:
+            raise UsageError(
+                f"key {key!r}: the partitioner raised {type(error).__name__}: {error}; expected one of"
+                f" {list(self.groups)}"
+            ) from None
+        if owner not in self.groups:
+            raise UsageError(f"key {key!r}: the partitioner gave {owner!r}; expected one of {list(self.groups)}")
+        return owner
 
     def close(self, call: Call) -> None:
         """Ends a call: its results are not needed any more."""
@@ -236,3 +234,20 @@ def _check_key(operation: Operation, key: object) -> None:
         raise UsageError(f"{operation.name}: call_key = {key!r}; expected a command: queries change nothing")
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_LENGTH:
         raise UsageError(f"{operation.name}: call_key = {key!r}; expected a text of 1 to {MAX_KEY_LENGTH} characters")
+
+
+def check_consistency(operation: Operation, consistency: str, max_age_s: float | None) -> None:
+    """Refuses a promise that an operation cannot keep; callers may ask before they have a connection."""
+    name = operation.name
+    if consistency not in get_args(Consistency):
+        expected = ", ".join(map(repr, get_args(Consistency)))
+        raise UsageError(f"{name}: consistency = {consistency!r}; expected one of {expected}")
+    if operation.kind == "command" and (consistency != "linearizable" or max_age_s is not None):
+        raise UsageError(f"{name}: consistency = {consistency!r}; expected a query: commands are ordered")
+    if (consistency == "stale") != (max_age_s is not None) or (max_age_s is not None and not max_age_s > 0):
+        raise UsageError(
+            f"{name}: consistency = {consistency!r} with max_age_s = {max_age_s!r}; expected a bound in seconds"
+            f" above 0 with 'stale', and only there"
+        )
+    if operation.takes_at and consistency != "linearizable":
+        raise UsageError(f"{name}: consistency = {consistency!r}; expected a query without `at`: this one is ordered")

@@ -16,11 +16,24 @@ numbers, and loops over sets (`services/determinism.py`).
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from random import Random
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -36,6 +49,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 KIND: Final = "__amcast_kind__"
 CALL_OPTIONS: Final = ("call_key", "consistency", "groups", "max_age_s", "timeout_s")
 """What a caller may say beside the arguments."""
+DISK_METHODS: Final = ("open", "save", "snapshot", "restore")
+"""What a service with files of its own must have."""
 SECOND_NS: Final = 1_000_000_000
 SAMPLE_KEYS: Final = tuple(f"{name}{number}" for name in ("", "key-", "user-", "account ") for number in range(8))
 """Keys whose places are part of a service's digest."""
@@ -64,7 +79,8 @@ class At:
         self.position = position
         """The command's place in the order of the group."""
         self.now_ns = now_ns
-        """The caller's clock when it made the call, raised so that it never falls within a group."""
+        """The clock of the server that ordered the call, raised so that it never falls within a group. (Protocols
+        without gateways carry the caller's clock.)"""
         self._call = call
         self._random: Random | None = None
         self._operation = operation
@@ -121,6 +137,57 @@ class Service:
     def partition(cls, key: str, groups: Sequence[str]) -> str:
         """The group that owns a key: by default a hash, the same everywhere and for ever."""
         return groups[int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") % len(groups)]
+
+
+class Applied(NamedTuple):
+    """How far a service that keeps its state in files has come, and what its replica must know to go on from there."""
+
+    position: int
+    """Every delivery of the group before this position is in the state, and none behind it."""
+    record: bytes
+    """Sessions, results and waiting commands: the service keeps it as it is, and gives it back."""
+
+
+class DiskService(Service):
+    """Base of services that keep their state in files of their own: a database, or their own format.
+
+    Such a service promises four things, on which exactly-once execution rests:
+
+    - `save` makes everything that commands have changed since the last `save` durable, together with what it is given:
+      both or neither, whenever the process or the machine dies.
+    - `open` finds the state as of the last `save` that succeeded; what commands have changed since is gone.
+    - `snapshot` gives the state of its call, whenever its pieces are drawn, and equal pieces for equal states. It is
+      called right after `save`.
+    - Exceptions that come from the disk, and not from the state, are of the classes in `failures`: they stop the
+      replica. Any other exception is a result, the same at every replica.
+
+    Commands and queries are called by the event loop's thread; `restore` and the pieces of `snapshot` by another one.
+    """
+
+    failures: ClassVar[tuple[type[Exception], ...]] = (OSError,)
+    """Exceptions of the disk."""
+    save_deliveries: ClassVar[int | None] = None
+    """So many deliveries are between two calls of `save`, at most; None: what is executed again after a crash is
+    bounded by bytes alone."""
+
+    def open(self, folder: Path) -> Applied | None:
+        """Opens the state in a folder; returns what the last `save` was given, None if there was none."""
+        raise NotImplementedError
+
+    def save(self, applied: Applied) -> None:
+        """Makes the state and `applied` durable."""
+        raise NotImplementedError
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The pieces of the state, for another replica."""
+        raise NotImplementedError
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        """Fills the state, which is open and empty, with the pieces of a snapshot."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes the files."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +266,12 @@ class Description:
     operations: dict[str, Operation]
     fields: dict[str, Any]
     """The annotated attributes: the state."""
-    digest: str = field(default="")
+    digest: str
     """Of names and types: callers and replicas with different digests do not understand each other."""
+    partition: Callable[[str, Sequence[str]], str]
+    """The group that owns a key."""
+    partitioner: str = "hash"
+    """What cluster.toml names instead of the class (`services/partitioner.py`)."""
 
     @property
     def name(self) -> str:
@@ -225,6 +296,8 @@ def describe_service(service: type[Service]) -> Description:
         sentence = find_nondeterminism(getattr(service, name), fields)
         if sentence:
             raise UsageError(f"{service.__name__}.{name} {sentence}")
+    if issubclass(service, DiskService):
+        _check_disk_service(service, operations)
     keys, seconds = service.remembered_keys, service.remembered_s
     if type(keys) is not int or keys < 1:
         raise UsageError(f"{service.__name__}.remembered_keys = {keys!r}; expected a number from 1 on")
@@ -234,7 +307,18 @@ def describe_service(service: type[Service]) -> Description:
     text += [f"{one.kind} {name}{one.show_signature()}" for name, one in sorted(operations.items())]
     text.append(_describe_partition(service))
     digest = blake2b("\n".join(text).encode(), digest_size=8).hexdigest()
-    return Description(service, operations, fields, digest)
+    return Description(service, operations, fields, digest, service.partition)
+
+
+def _check_disk_service(service: type[DiskService], operations: Mapping[str, Operation]) -> None:
+    for name in DISK_METHODS:
+        if name in operations:
+            raise UsageError(f"{service.__name__}.{name} is a {operations[name].kind}; expected another name for it")
+        if getattr(service, name) is getattr(DiskService, name):
+            raise UsageError(f"{service.__name__} has no {name}; expected {', '.join(DISK_METHODS)}")
+    count = service.save_deliveries
+    if count is not None and (type(count) is not int or count < 1):
+        raise UsageError(f"{service.__name__}.save_deliveries = {count!r}; expected a number from 1 on, or None")
 
 
 def _describe_partition(service: type[Service]) -> str:

@@ -13,8 +13,10 @@ The package docstring has the arguments for correctness.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
 from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
@@ -22,11 +24,21 @@ import msgspec
 from msgspec.structs import astuple
 
 from amcast.kernel.errors import UsageError
-from amcast.services.declaration import SECOND_NS, At, Description, Operation, Service, describe_service
+from amcast.services.declaration import (
+    SECOND_NS,
+    Applied,
+    At,
+    Description,
+    DiskService,
+    Operation,
+    Service,
+    describe_service,
+)
 from amcast.services.errors import GroupEndedError, ServiceFailedError
-from amcast.services.fields import FieldCodec
+from amcast.services.fields import FieldCodec, Form
 from amcast.services.messages import (
     KEY_BIT,
+    STATE_MARK,
     Command,
     CommandId,
     ExecutorState,
@@ -47,7 +59,6 @@ MAX_SESSIONS: Final = 10_000
 MAX_EARLY_VALUES: Final = 100_000
 """Commands of which a group keeps values that came before the command; the oldest are dropped beyond that."""
 DIGEST_BYTES: Final = 8
-PIECE_BYTES: Final = 1 << 20
 
 _encoder: Final = msgspec.msgpack.Encoder()
 
@@ -86,13 +97,19 @@ class Executor:
         self.groups = tuple(groups)
         if group not in self.groups:
             raise UsageError(f"group {group!r}; expected one of {list(self.groups)}")
-        self._checks = checks
+        self.keeps_files = issubclass(self.description.service, DiskService)
+        """Whether the service keeps its state in files of its own; `open` comes before everything else then."""
+        self._checks = checks and not self.keeps_files
+        self._failures = getattr(self.description.service, "failures", ())
         self._operations = self.description.operations
         self._digest_of_class = self.description.digest
         self._codec = FieldCodec(self.description.service, self.description.fields)
-        self.service = self._make_service()
+        self._owner_of = self.owner_of  # bound once: every command gets it
+        self._use(self._make_service())
         self.executed = 0
         """Commands that were finished."""
+        self.position = 0
+        """Everything before this position was delivered."""
         self.finished_until = 0
         """Every command that has changed the state is before this position."""
         self._now_ns = 0
@@ -110,6 +127,10 @@ class Executor:
         self.finished: list[CommandId] = []
         """Commands that were finished since a host last emptied the list."""
 
+    def _use(self, service: Service) -> None:
+        self.service = service
+        self._methods = {name: getattr(service, name) for name in self._operations}
+
     def _make_service(self) -> Service:
         service = self.description.service(self.group)
         self._codec.check(service)
@@ -120,6 +141,7 @@ class Executor:
     def deliver(self, position: int, destinations: Sequence[str], payload: bytes) -> None:
         """Takes the next payload that the group delivers; payloads that are not of a service are ignored."""
         content = decode_payload(payload)
+        self.position = position + 1
         if type(content) is Command:
             self._accept_command(QueuedCommand(content, position, tuple(destinations)))
         elif type(content) is Value:
@@ -263,8 +285,10 @@ class Executor:
             return
         if command.now_ns > self._now_ns:
             self._now_ns = command.now_ns
-        destinations, position, call = queued.destinations, queued.position, (command.session, command.request)
-        at = At(self.group, destinations, position, self._now_ns, call, operation, arguments, self.owner_of)
+        call = command.session, command.request
+        at = At(
+            self.group, queued.destinations, queued.position, self._now_ns, call, operation, arguments, self._owner_of
+        )
         before = self._digest() if self._checks else ""
         returned = self._call(operation, at, arguments)
         if type(returned) is GeneratorType:
@@ -277,18 +301,25 @@ class Executor:
 
     def owner_of(self, key: str) -> str:
         """The group that owns a key."""
-        return self.description.service.partition(key, self.groups)
+        return self.description.partition(key, self.groups)
 
     def _call(
         self, operation: Operation, at: At, arguments: msgspec.Struct
     ) -> "GeneratorType[Any, Any, Any] | Success | Failure":
-        values = astuple(arguments)
-        method = getattr(self.service, operation.name)
+        method = self._methods[operation.name]
         try:
-            returned = method(at, *values) if operation.takes_at else method(*values)
+            returned = method(at, *astuple(arguments)) if operation.takes_at else method(*astuple(arguments))
         except Exception as error:
-            return _describe_exception(error)
+            return self._describe_exception(operation.name, error)
         return returned if type(returned) is GeneratorType else _encode_result(returned)
+
+    def _describe_exception(self, name: str, error: Exception) -> Failure:
+        """An exception of a command as its result."""
+        if self._failures and isinstance(error, self._failures):
+            raise ServiceFailedError(
+                f"{name}: the files of {self.description.name} fail at this replica: {type(error).__name__}: {error}"
+            ) from error
+        return _describe_exception(error)
 
     def _resume(self, execution: Execution) -> bool:
         """Continues a command that has the values of all groups; False if some are missing."""
@@ -321,7 +352,7 @@ class Executor:
             self._end(execution, _encode_result(stop.value))
             return
         except Exception as error:
-            self._end(execution, _describe_exception(error))
+            self._end(execution, self._describe_exception(execution.queued.command.name, error))
             return
         if execution.before:
             self._check_unchanged(execution.before, f"{execution.queued.command.name} yields")
@@ -353,12 +384,13 @@ class Executor:
     def _finish(self, queued: QueuedCommand, outcome: Success | Failure, steps: int) -> None:
         command = queued.command
         id, request, about = command.session, command.request, b""
-        session = (self._keyed if id & KEY_BIT else self._sessions).get(id)
-        if session is None:
-            session = self._sessions[id] = SessionState()
         if id & KEY_BIT:
+            session = self._keyed.get(id) or self._sessions.setdefault(id, SessionState())
             session.finished_ns, about = self._now_ns, digest_call(command.name, command.arguments)
-        session.pending.discard(request)
+        else:
+            session = self._sessions.get(id) or self._sessions.setdefault(id, SessionState())
+        if session.pending:
+            session.pending.discard(request)
         result = Result(request, outcome, queued.position, steps, about)
         if request >= session.acknowledged:
             session.results[request] = result
@@ -427,12 +459,23 @@ class Executor:
 
     # Snapshots
 
-    def snapshot(self) -> bytes:
-        """The state after everything that was delivered. A command that waits is in it as one that has not begun."""
+    def snapshot(self) -> tuple[bytes, ...]:
+        """The state after everything that was delivered, in pieces."""
+        return tuple(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """The pieces of the snapshot: first what the executor knows itself, then the service's state. They are those of
+        the present state if they are drawn before the next delivery."""
+        form, pieces = self._codec.encode(self.service)
+        return chain([self._encode_record(form)], pieces)
+
+    def _encode_record(self, form: Form) -> bytes:
+        """What the executor knows beside the service's state. A command that waits is in it as one that has not
+        begun."""
         queue = list(self._queue) if self._execution is None else [self._execution.queued, *self._queue]
         state = ExecutorState(
             self.description.digest,
-            self._codec.encode(self.service),
+            b"",
             self._now_ns,
             self.executed,
             [
@@ -443,19 +486,38 @@ class Executor:
             [(*id, values) for id, values in self._received.items()],
             list(self.owed.values()),
             list(self._keyed.items()),
+            form,
         )
-        return _encoder.encode(state)
+        return STATE_MARK + _encoder.encode(state)
 
-    def snapshot_pieces(self) -> Iterator[bytes]:
-        """The snapshot in pieces."""
-        snapshot = self.snapshot()
-        for start in range(0, len(snapshot), PIECE_BYTES):
-            yield snapshot[start : start + PIECE_BYTES]
+    def prepare(self, snapshot: bytes | Iterable[bytes], position: int, folder: Path | None = None) -> "PreparedState":
+        """Decodes a snapshot piece by piece; `adopt` makes it the state. It changes nothing: any thread may call it.
+        A service with files of its own puts them into an empty folder. Earlier versions of amcast wrote one document,
+        cut anywhere if it was long."""
+        pieces = iter([snapshot] if isinstance(snapshot, bytes) else snapshot)
+        first = next(pieces, b"")
+        service = self._make_service()
+        if isinstance(service, DiskService):
+            assert folder is not None, "a service with files needs a folder"
+            state = self._decode_record(first)
+            service.open(folder)
+            try:
+                service.restore(pieces)
+                service.save(Applied(position, first))
+            except BaseException:
+                service.close()
+                raise
+        elif first.startswith(STATE_MARK):
+            state = self._decode_record(first)
+            self._codec.decode(service, state.form or "fields", pieces)
+        else:
+            state = self._decode_record(first + b"".join(pieces))
+            self._codec.decode_whole(service, state.service)
+        return PreparedState(state, service)
 
-    def prepare(self, snapshot: bytes) -> "PreparedState":
-        """Decodes a snapshot, which `adopt` makes the state. It changes nothing: any thread may call it."""
+    def _decode_record(self, record: bytes) -> ExecutorState:
         try:
-            state = msgspec.msgpack.decode(snapshot, type=ExecutorState)
+            state = msgspec.msgpack.decode(record.removeprefix(STATE_MARK), type=ExecutorState)
         except msgspec.MsgspecError as error:
             raise ServiceFailedError(f"the snapshot of {self.description.name} cannot be decoded: {error}") from None
         if state.digest != self.description.digest:
@@ -463,13 +525,16 @@ class Executor:
                 f"the snapshot is of a {self.description.name} with digest {state.digest}; expected"
                 f" {self.description.digest}: the same class at every replica"
             )
-        service = self._make_service()
-        self._codec.decode(service, state.service)
-        return PreparedState(state, service)
+        return state
 
     def adopt(self, prepared: "PreparedState", position: int) -> None:
         """Replaces the state by that of a snapshot, taken after all deliveries before a position."""
-        state, self.service = prepared
+        self.close()
+        state, service = prepared
+        self._use(service)
+        self._resume_from(state, position)
+
+    def _resume_from(self, state: ExecutorState, position: int) -> None:
         if self._execution is not None:
             self._execution.generator.close()
         self._now_ns, self.executed = state.now_ns, state.executed
@@ -478,17 +543,43 @@ class Executor:
             for id, acknowledged, results, pending in state.sessions
         }
         self._keyed = dict(state.keyed)
-        self._queue, self._execution, self.finished_until = deque(state.queue), None, position
+        self._queue, self._execution = deque(state.queue), None
+        self.position = self.finished_until = position
         self._received = {(session, request): values for session, request, values in state.received}
         self.owed = {(o.value.session, o.value.request, o.value.step): o for o in state.owed}
         self._run()
 
-    def restore(self, snapshot: bytes, position: int) -> None:
+    def restore(self, snapshot: bytes | Iterable[bytes], position: int, folder: Path | None = None) -> None:
         """Replaces the state by a snapshot, taken after all deliveries before a position."""
-        self.adopt(self.prepare(snapshot), position)
+        self.adopt(self.prepare(snapshot, position, folder), position)
+
+    # Files of the service
+
+    def open(self, folder: Path) -> None:
+        """Opens the state that a service has in a folder, and goes on from its position."""
+        assert isinstance(self.service, DiskService), "only services with files are opened"
+        applied = self.service.open(folder)
+        if applied is not None:
+            self._resume_from(self._decode_record(applied.record), applied.position)
+
+    def save(self) -> int:
+        """Has the service make its state durable, with the position and everything else that a restart needs; returns
+        the size of the latter."""
+        assert isinstance(self.service, DiskService), "only services with files are saved"
+        record = self._encode_record("pieces")
+        self.service.save(Applied(self.position, record))
+        return len(record)
+
+    def close(self) -> None:
+        """Closes the files of the service. What was not saved is lost."""
+        if isinstance(self.service, DiskService):
+            self.service.close()
 
     def _digest(self) -> str:
-        return blake2b(self._codec.encode(self.service), digest_size=DIGEST_BYTES).hexdigest()
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        for piece in self._codec.encode(self.service)[1]:
+            digest.update(piece)
+        return digest.hexdigest()
 
     def digest(self) -> str:
         """A digest of the service's state; equal states have equal digests."""

@@ -9,7 +9,13 @@ from typing import Final, Literal
 
 import msgspec
 
+from amcast.services.fields import Form
+
 MARK: Final = b"\xc1service\x01"
+
+MARK_BYTES: Final = len(MARK)
+STATE_MARK: Final = b"\xc1state\x02"
+"""Begins the first piece of a snapshot."""
 
 Consistency = Literal["linearizable", "group", "stale"]
 """What a query promises (`services/reads.py`)."""
@@ -31,7 +37,7 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
     is_retry: bool
     """Whether the call may have been multicast before, in another message."""
     now_ns: int
-    """The caller's clock when the call was made."""
+    """The caller's clock when the call was made, or that of the server that took it (`stamp_payload`)."""
     digest: str
     """Of the service as the caller knows it."""
     name: str
@@ -139,9 +145,11 @@ class SessionState(msgspec.Struct, array_like=True):
 
     def forget_before(self, request: int) -> None:
         """Forgets the results that the caller has: those below a request."""
-        results = self.results
-        if request - self.acknowledged <= len(results):
-            for one in range(self.acknowledged, request):
+        results, known = self.results, self.acknowledged
+        if request - known == 1:  # mostly: a caller that waits for each result
+            results.pop(known, None)
+        elif request - known <= len(results):
+            for one in range(known, request):
                 results.pop(one, None)
         else:
             for one in [known for known in results if known < request]:
@@ -154,6 +162,7 @@ class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
 
     digest: str
     service: bytes
+    """Of a snapshot that an earlier version of amcast took; else empty."""
     now_ns: int
     executed: int
     sessions: list[tuple[int, int, list[Result], list[int]]]
@@ -162,6 +171,8 @@ class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
     received: list[tuple[int, int, list[Value]]]
     owed: list[OwedValue]
     keyed: list[tuple[int, SessionState]]
+    form: Form | None = None
+    """What the pieces behind this one are, which have the service's state; None: `service` has it."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -183,12 +194,31 @@ def encode_payload(content: Command | Value) -> bytes:
     return MARK + _encoder.encode(content)
 
 
+def stamp_payload(payload: bytes, now_ns: int) -> bytes:
+    """A payload with another time in its command; one that is no command stays as it is."""
+    content = decode_payload(payload)
+    if type(content) is not Command:
+        return payload
+    return encode_payload(
+        Command(
+            content.session,
+            content.request,
+            content.acknowledged,
+            content.is_retry,
+            now_ns,
+            content.digest,
+            content.name,
+            content.arguments,
+        )
+    )
+
+
 def decode_payload(payload: bytes) -> Command | Value | None:
     """Decodes a payload; None if it is not one of a service."""
     if not payload.startswith(MARK):
         return None
     try:
-        content: Command | Value = _decoder.decode(payload[len(MARK) :])
+        content: Command | Value = _decoder.decode(payload[MARK_BYTES:])
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return content

@@ -46,7 +46,8 @@ class Ledger:
     def install(self, state: bytes, position: int) -> None:
         self.installs += 1
         self.rows = state.split(b"|") if state else []
-        assert len(self.rows) == position, "one message per batch in these tests"
+        markers = position - len(self.rows)
+        assert 0 <= markers <= 2, "one message per batch in these tests, and markers of replicas that lost their memory"
 
 
 class Shop:

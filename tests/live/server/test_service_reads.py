@@ -121,7 +121,9 @@ def test_a_replica_without_majority_refuses_what_it_cannot_promise(tmp_path: Pat
 
 
 @pytest.mark.parametrize("protocol", ["whitebox", "multipaxos"])
-def test_protocols_without_a_read_index_order_what_must_be_fresh(tmp_path: Path, protocol: str) -> None:
+def test_protocols_without_a_read_index_order_what_must_be_fresh(
+    tmp_path: Path, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = make_cluster(tmp_path, {"north": 1, "south": 1}, durability="memory", protocol=protocol)
 
     async def main() -> None:
@@ -143,3 +145,5 @@ def test_protocols_without_a_read_index_order_what_must_be_fresh(tmp_path: Path,
                 last = (await counter.add("x")).positions[owner]
 
     run(main(), 60)
+    warnings = [record.getMessage() for record in caplog.records if "cost as much as commands" in record.getMessage()]
+    assert len(warnings) == len(set(warnings)) >= 1, "once per group"

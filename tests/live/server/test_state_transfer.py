@@ -53,7 +53,8 @@ class PieceLedger(Ledger):
         self.threads.add(threading.current_thread().name)
         self.installs += 1
         self.rows = list(state)
-        assert len(self.rows) == position, "one message per batch in these tests"
+        markers = position - len(self.rows)
+        assert 0 <= markers <= 2, "one message per batch in these tests, and markers of replicas that lost their memory"
 
 
 class PieceShop(Shop):
@@ -92,18 +93,21 @@ async def settle(application: Application) -> None:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_large_state_is_transferred_under_load_without_a_leader_change(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["pieces", "files"])
+def test_large_state_is_transferred_under_load_without_a_leader_change(tmp_path: Path, how: str) -> None:
     script = ROOT / "benchmarks" / "state_transfer.py"
-    command = [sys.executable, str(script), "--mb", "48", "--folder", str(tmp_path)]
+    command = [sys.executable, str(script), "--how", how, "--mb", "48", "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["tables_are_equal"]
     assert result["leaders_before"] == [[0, 0]] * 2
     assert result["leaders_after"] == [[0, 0]] * 3
-    assert result["installs"] == {"orders/1": 0, "orders/2": 0, "orders/3": 1}
     senders = [result["peak_mb_above_table"][node] for node in ("orders/1", "orders/2")]
     assert max(senders) < 40, "a member that held its whole state again would need 48 MB more"
+    if how == "files":
+        return
+    assert result["installs"] == {"orders/1": 0, "orders/2": 0, "orders/3": 1}
     assert result["received_with_mb"] < 100, "so did one that received it in memory, besides the 50 MB of any node"
 
 

@@ -249,7 +249,7 @@ def test_status_and_explain_commands_on_real_processes(tmp_path: Path, capsys: p
         assert answer["delivered"] == []
         assert "error" in answer["nodes"]["orders/3"]
         assert command(["explain", *config, "5"]) == 2
-        assert "orders/1: waits text: process 0 does not know the message" in capsys.readouterr().out
+        assert "orders/1: does not know message 5" in capsys.readouterr().out
         lines = (running.logs / "orders-1.log").read_text().splitlines()
     assert all(json.loads(line)["node"] == "orders/1" for line in lines)
 

@@ -2,15 +2,16 @@
 
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
 from random import random
 from typing import Any
 
 import msgspec
 
-from amcast.services.declaration import At, Key, Service, command, query
+from amcast.services.declaration import Applied, At, DiskService, Key, Service, command, query
 from amcast.services.executor import Executor
-from amcast.services.messages import ExecutorState
+from amcast.services.messages import STATE_MARK, ExecutorState
 
 
 def first_of(items: Any) -> Any:
@@ -132,6 +133,79 @@ def money_is_conserved(services: Mapping[str, Any]) -> str | None:
     return None if difference == 0 else f"{difference} was made"
 
 
+class Drawer(DiskService):
+    """Correct: keeps counts and what it is given in one file, which it replaces."""
+
+    def __init__(self, group: str) -> None:
+        self.counts: dict[str, int] = {}
+
+    @command
+    def add(self, at: At, one: Key, other: Key, amount: int) -> Generator[int, dict[str, int], int]:
+        seen = yield sum(self.counts.values())
+        for key in sorted({one, other}):
+            if at.owns(key):
+                self.counts[key] = self.counts.get(key, 0) + amount + max(seen.values())
+        return sum(self.counts.values())
+
+    def open(self, folder: Path) -> Applied | None:
+        self.folder = folder
+        if not (folder / "state").exists():
+            return None
+        self.counts, position, record = json.loads((folder / "state").read_text())
+        return Applied(position, bytes.fromhex(record))
+
+    def save(self, applied: Applied) -> None:
+        (self.folder / "new").write_text(json.dumps([self.counts, applied.position, applied.record.hex()]))
+        (self.folder / "new").replace(self.folder / "state")
+
+    def snapshot(self) -> Iterator[bytes]:
+        for key, count in list(self.counts.items()):
+            yield json.dumps([key, count]).encode()
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        self.counts = dict(json.loads(piece) for piece in pieces)
+
+
+class Eager(Drawer):
+    """Writes what a command changes at once, and the position later."""
+
+    def open(self, folder: Path) -> Applied | None:
+        applied = super().open(folder)
+        if (folder / "counts").exists():
+            self.counts = json.loads((folder / "counts").read_text())
+        return applied
+
+    @command
+    def add(self, at: At, one: Key, other: Key, amount: int) -> int:
+        self.counts[one] = self.counts.get(one, 0) + amount
+        (self.folder / "counts").write_text(json.dumps(self.counts))
+        return self.counts[one]
+
+
+class Amnesiac(Drawer):
+    """Finds its state, and says that there is none."""
+
+    def open(self, folder: Path) -> Applied | None:
+        super().open(folder)
+        return None
+
+
+class Careless(Drawer):
+    """Keeps the position, and not what belongs to it."""
+
+    def open(self, folder: Path) -> Applied | None:
+        applied = super().open(folder)
+        file = folder / "record"
+        if applied is None:
+            return None
+        return Applied(applied.position, bytes.fromhex(file.read_text()) if file.exists() else applied.record)
+
+    def save(self, applied: Applied) -> None:
+        super().save(applied)
+        if not (self.folder / "record").exists():
+            (self.folder / "record").write_text(applied.record.hex())
+
+
 class Votes(Service):
     """Correct: counts votes of several groups. Mutants of the executor are searched with it."""
 
@@ -150,9 +224,10 @@ class LossySnapshot(Executor):
 
     part = ""
 
-    def snapshot(self) -> bytes:
-        state = msgspec.msgpack.decode(super().snapshot(), type=ExecutorState)
-        return msgspec.msgpack.encode(msgspec.structs.replace(state, **{self.part: []}))
+    def snapshot(self) -> tuple[bytes, ...]:
+        record, *pieces = super().snapshot()
+        state = msgspec.msgpack.decode(record.removeprefix(STATE_MARK), type=ExecutorState)
+        return STATE_MARK + msgspec.msgpack.encode(msgspec.structs.replace(state, **{self.part: []})), *pieces
 
 
 class WithoutSessions(LossySnapshot):

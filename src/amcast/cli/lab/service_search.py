@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from amcast.cli.output import EXIT_CODES, colour_verdict, err, out, print_json, show_progress
+from amcast.kernel.errors import UsageError
 from amcast.lab.service_search import PROTOCOL, ServiceSearch
 from amcast.services.loader import load_name, load_service
 from amcast.simulation.services.drawn_calls import make_client_load, make_load
@@ -22,6 +23,13 @@ InvariantOption = Annotated[
     list[str] | None,
     typer.Option("--invariant", help="With --service: a function that judges the services at the end."),
 ]
+
+
+def refuse_service_options(load: str | None, invariants: Sequence[str] | None) -> None:
+    """Refuses options that are for services only, where there is none."""
+    for flag, value in (("--load", load), ("--invariant", ", ".join(invariants or ()))):
+        if value:
+            raise UsageError(f"{flag} {value!r} without --service; expected both, such as --service bank:Bank")
 
 
 def fuzz_service(

@@ -8,9 +8,11 @@ service of each group, must hold.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from amcast.cluster import run_service
@@ -40,17 +42,29 @@ class TorturedService:
 
     def collect(self, cluster: Cluster, folder: Path) -> None:
         """Asks all replicas for their states, when no command waits for another group any more."""
-        self.states = collect_states(cluster, folder, lambda node, state: bool(self._restore(cluster, node, state)[1]))
 
-    def _restore(self, cluster: Cluster, node: str, state: ReplicaState) -> tuple[Any, str]:
-        """The service of a replica, and what it waits for."""
+        def is_waiting(node: str, state: ReplicaState) -> bool:
+            with self._restore(cluster, node, state) as executor:
+                return bool(executor.describe_waiting())
+
+        self.states = collect_states(cluster, folder, is_waiting)
+
+    @contextmanager
+    def _restore(self, cluster: Cluster, node: str, state: ReplicaState) -> Iterator[Executor]:
+        """The service of a replica; one that keeps its state in files has them for so long."""
         groups = cluster.topology.names_of(cluster.topology.groups)
-        executor = Executor(self.description, node.rpartition("/")[0], groups)
-        executor.restore(state.snapshot, state.position)
-        return executor.service, executor.describe_waiting()
+        executor = Executor(cluster.describe_service(self.description), node.rpartition("/")[0], groups)
+        with TemporaryDirectory() as folder:
+            executor.restore(state.snapshot, state.position, Path(folder))
+            yield executor
+            executor.close()
 
     def judge(self, cluster: Cluster) -> list[str]:
         """What is wrong with the states, in sentences."""
+        with ExitStack() as stack:
+            return self._judge(cluster, stack)
+
+    def _judge(self, cluster: Cluster, stack: ExitStack) -> list[str]:
         violations: list[str] = []
         services: dict[str, Any] = {}
         for group in cluster.topology.groups:
@@ -66,8 +80,9 @@ class TorturedService:
                         f"replicas {first} and {node} have different states at positions {states[first].position} and"
                         f" {states[node].position}"
                     )
-            services[name], waiting = self._restore(cluster, first, states[first])
-            if waiting:
+            executor = stack.enter_context(self._restore(cluster, first, states[first]))
+            services[name] = executor.service
+            if waiting := executor.describe_waiting():
                 violations.append(f"{first} still waits: {waiting}")
         for invariant in self.invariants:
             wrong = invariant(services)

@@ -13,6 +13,7 @@ answer soon is ordered after all.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -34,10 +35,12 @@ from amcast.live.rpc.messages import (
     WatchCall,
 )
 from amcast.services.calls import SAME_CLASS, WINDOW, Call, CallSession, Outcome, Reading
-from amcast.services.declaration import Description, Service, describe_service
+from amcast.services.declaration import Description
 from amcast.services.errors import OutcomeUnknownError, ReadRefusedError
 from amcast.services.messages import CommandId, Consistency, Query, ReadAnswer, Result
 from amcast.services.reads import UNREADABLE
+
+log = logging.getLogger("amcast.live")
 
 SILENCE_S: Final = 1.0
 """How long a replica may owe the result of an ordered call before another one is asked."""
@@ -206,10 +209,9 @@ class ServiceStub:
     destinations that keys name, `consistency` (and `max_age_s`) says what a query promises, and `call_key` names a call
     that is executed once however often it is made, by this program or its next run."""
 
-    def __init__(self, client: Poster, service: type[Service] | Description, rpc: RpcClient) -> None:
+    def __init__(self, client: Poster, description: Description, rpc: RpcClient) -> None:
         self._client = client
         self._rpc = rpc
-        description = service if isinstance(service, Description) else describe_service(service)
         topology = client.topology
         self._ids = {name: group for group, name in topology.names.items()}
         names = topology.names_of(topology.groups)
@@ -258,7 +260,7 @@ class ServiceStub:
                 return None
             if answer.result is None:
                 if answer.refusal == UNREADABLE:
-                    self._ordering.add(reading.owner)
+                    self._order_queries(reading.owner)
                 return None
             reading.results[reading.owner] = answer.result
         else:
@@ -274,6 +276,17 @@ class ServiceStub:
                 ) from None
         self._session.see(reading)
         return reading.make_outcome()
+
+    def _order_queries(self, group: str) -> None:
+        """Orders queries of a group from now on that another protocol would read from a replica."""
+        if group not in self._ordering:
+            self._ordering.add(group)
+            log.warning(
+                "linearizable and stale queries of group %s cost as much as commands: %s. consistency = 'group' is read"
+                " from a replica",
+                group,
+                UNREADABLE,
+            )
 
     async def _read_group(self, reading: Reading, group: str) -> None:
         """Reads at one replica after the other, until one answers or all that can be reached have refused."""
@@ -291,7 +304,7 @@ class ServiceStub:
                 reading.results[group] = answer.result
                 return
             if answer.refusal == UNREADABLE:
-                self._ordering.add(group)
+                self._order_queries(group)
                 raise UnreadableError
             is_repeated = stream.source in refusals
             refusals[stream.source] = answer.refusal

@@ -3,6 +3,7 @@
     name = "shop"
     protocol = "primcast"
     order = "acyclic"                        # or "real-time": what receipts promise, see docs/real-time.md
+    partitioner = "hash"                     # or MODULE:FUNCTION: which group owns a key of a service
     durability = "fsync"                     # fsync, os or memory
     data = "data"                            # one folder per node in it; relative to this file
     audit = "audit"                          # one audit log per node in it; without it they are in the nodes' logs
@@ -68,6 +69,8 @@ from amcast.live.storage.store import Durability
 from amcast.live.wire.emulated_line import EmulatedNetwork, EmulationTable
 from amcast.live.wire.network import Address
 from amcast.live.wire.transport import VERSIONS, TransportOptions, Versions
+from amcast.services.declaration import Description
+from amcast.services.partitioner import apply_partitioner
 
 TraceMode = Literal["off", "sampled", "deliveries", "full"]
 Order = Literal["acyclic", "real-time"]
@@ -127,6 +130,8 @@ class ClusterTable(Config, frozen=True):
     protocol: str = "primcast"
     order: Order | None = None
     """None: acyclic, or real-time where nodes run a service."""
+    partitioner: str = "hash"
+    """Places the keys of services: "hash", or a function, MODULE:FUNCTION (`services/partitioner.py`)."""
     durability: Durability = "fsync"
     data: str = "data"
     options: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -190,12 +195,19 @@ class Cluster:
     """Replicas may be changed while the cluster runs."""
     trace_every: int = 1
     """The deliveries of one message in this many are recorded."""
+    partitioner: str = "hash"
+    """Places the keys of services."""
     audit: Path | None = None
     """The folder of the audit logs; None: audit lines go to each node's log."""
 
     def for_service(self) -> "Cluster":
         """The cluster as nodes see it that run a service: in real-time order, unless the file names an order."""
         return self if self.chooses_order else replace(self, order="real-time")
+
+    def describe_service(self, description: Description) -> Description:
+        """A service as this cluster places its keys."""
+        names = self.topology.names_of(self.topology.groups)
+        return apply_partitioner(description, self.partitioner, names)
 
     def permissions(self) -> Permissions:
         """The permissions of all nodes and clients."""
@@ -323,7 +335,7 @@ def read_cluster(file: Path | str) -> Cluster:
         places.listen_addresses, places.http_addresses, table.emulation, table.security, clients, table.wire,
         table.logs, table.order or "acyclic", table.order is not None, table.members.change,
         trace_every=table.trace.every if table.trace.mode == "sampled" else 1,
-        audit=base / table.audit if table.audit else None,
+        partitioner=table.partitioner, audit=base / table.audit if table.audit else None,
     )  # fmt: skip
 
 

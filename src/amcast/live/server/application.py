@@ -25,6 +25,9 @@ With `only_closed` the application receives deliveries when they are closed (doc
 here, and in the journal: a restart may have lost the log that would repeat them. How many can wait is bounded by the
 requests that gateways have open, because their clients wait, too. A fetched state is installed when it is closed.
 
+An application may keep its state in files of its own (`FileState`). It is asked to save them, together with their
+position, where other applications are asked for their state; `take` is called for other members only, after a `save`.
+
 An application without `take` and `install` is informed of a gap by `on_missed`, and continues behind it.
 
 A program that crashed receives again what its last state does not contain. Such deliveries are marked
@@ -43,7 +46,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import CannotTellError, UsageError
@@ -79,6 +82,21 @@ SLOW_TAKE_S: Final = 0.25
 DIGEST_BYTES: Final = 7
 """Of a state, for comparison: an integer that fits 63 bits."""
 NEVER: Final = 1 << 62
+
+
+class FileState(Protocol):
+    """The state of an application that keeps it in files of its own."""
+
+    opened: int
+    """The position that its files have at the start."""
+    save_deliveries: int | None
+    """How many deliveries are between two saves, at most."""
+
+    def save(self) -> int:
+        """Makes the state and its position durable; returns the bytes that this wrote beside the state."""
+
+    def close_files(self) -> None:
+        """Saves, unless the application has failed, and closes the files."""
 
 
 class TakenState:
@@ -168,6 +186,7 @@ class Application:
         closing: Closing = "unknown",
         journal: Journal | None = None,
         schedule: StateSchedule | None = None,
+        files: FileState | None = None,
     ) -> None:
         """`on_closed` gets positions: the application has received everything before, and it is closed. `closing` says
         when that is known of a delivery. `journal` is there if and only if `take` and `install` are."""
@@ -193,7 +212,10 @@ class Application:
         self._on_missed = on_missed
         self._compare_every = compare_every
         self._journal = journal
-        self._schedule = schedule or StateSchedule()
+        self._files = files
+        self._saved_until = self._saved_bytes = 0
+        """Of an application with files: the position of the last save, and what it wrote beside the state."""
+        self._schedule = schedule or StateSchedule(deliveries=None if files is None else files.save_deliveries)
         self._fetch: Fetch | None = None
         self._on_failed: Callable[[Exception], object] = lambda error: None
         """Called when the application fails while it catches up, or its state cannot be taken."""
@@ -312,6 +334,8 @@ class Application:
             self._taken.abandon()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._worker.shutdown)
+        if self._files is not None:
+            self._files.close_files()
         if self._journal is not None:
             self._journal.close(self.position)
 
@@ -331,7 +355,10 @@ class Application:
                 self._call_application(position, message)
                 self.position = position + 1
 
-        self.taken_until = journal.replay(install_first, deliver)
+        opened = 0
+        if self._files is not None:
+            self.position = self._saved_until = opened = self._files.opened
+        self.taken_until = journal.replay(install_first, deliver, opened)
 
     def _must_wait(self, end: int) -> bool:
         """Whether deliveries up to a position cannot be handed out yet."""
@@ -367,7 +394,7 @@ class Application:
         if self._compare_every and self.position % self._compare_every == 0:
             self._compare_state()
         if self.position >= self._due_position or (journal is not None and journal.bytes >= self._due_bytes):
-            self._take_state()
+            self._keep_state()
 
     def _miss(self, position: int) -> None:
         """Reports that deliveries before a position will not come."""
@@ -395,26 +422,52 @@ class Application:
 
     # States
 
+    def _keep_state(self) -> None:
+        """Makes the state durable from now on, so that the journal may forget the deliveries before."""
+        if self._files is None:
+            self._take_state()
+        else:
+            self._save_files(self._files)
+            self._set_due()
+
+    def _save_files(self, files: FileState) -> None:
+        assert self._journal is not None
+        begin = time.monotonic()
+        self._saved_bytes = files.save()
+        self._warn_if_slow("save", time.monotonic() - begin, "Save more often (save_deliveries)")
+        self._saved_until = self.position
+        superfluous = self._journal.forget_until(self.position)
+        if superfluous:
+            self._start_task(asyncio.to_thread(remove_files, superfluous))
+
+    def _warn_if_slow(self, name: str, duration_s: float, advice: str) -> None:
+        if duration_s > SLOW_TAKE_S:
+            log.warning(
+                "%s returned after %.1f s, and nothing else happened meanwhile: the group may choose other leaders. %s",
+                name,
+                duration_s,
+                advice,
+            )
+
     def _call_take(self) -> TakenState:
         assert self._take is not None
         begin = time.monotonic()
         state = TakenState(self.position, self._take())
-        if (duration := time.monotonic() - begin) > SLOW_TAKE_S:
-            log.warning(
-                "take returned after %.1f s, and nothing else happened meanwhile: the group may choose other leaders."
-                " Return pieces, or use amcast.forked (docs/client.md)",
-                duration,
-            )
+        advice = "Return pieces, or use amcast.forked (docs/client.md)"
+        self._warn_if_slow("take", time.monotonic() - begin, advice)
         return state
 
     def _take_state(self) -> None:
         """Takes the state now, and writes it to disk from now on."""
         assert self._journal is not None
+        if self._files is not None:
+            self._save_files(self._files)
         state = self._call_take()
-        self._journal.begin_state()
-        self._due_bytes = self._due_position = NEVER
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._files is None:
+            self._journal.begin_state()
+            self._due_bytes = self._due_position = NEVER
+            if self._timer is not None:
+                self._timer.cancel()
         self._taken = state
         self._taking = self._start_task(self._write_state(state))
 
@@ -438,23 +491,30 @@ class Application:
     def _set_due(self) -> None:
         """Determines when the next state is taken."""
         journal = self._journal
-        if journal is None or not journal.keeps or self._is_closing:
+        if journal is None or not journal.keeps or self._is_closing or self._catch_up_task is not None:
             return
-        last = 0 if journal.state is None else journal.state.position
-        self._due_bytes = self._schedule.limit_bytes(journal.state_bytes)
+        last = self._kept_until(journal)
+        self._due_bytes = self._schedule.limit_bytes(journal.state_bytes if self._files is None else self._saved_bytes)
         self._due_position = NEVER if self._schedule.deliveries is None else last + self._schedule.deliveries
+        if self._timer is not None:
+            self._timer.cancel()
         if self._schedule.seconds is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._schedule.seconds, self._take_in_time)
+
+    def _kept_until(self, journal: Journal) -> int:
+        """The position of the last state that is durable."""
+        if self._files is not None:
+            return self._saved_until
+        return 0 if journal.state is None else journal.state.position
 
     def _take_in_time(self) -> None:
         """Takes a state because the last one is old, if anything was delivered since."""
         journal = self._journal
         assert journal is not None
-        last = 0 if journal.state is None else journal.state.position
         try:
-            if self._catch_up_task is None and self._taking is None and self.position > last:
-                self._take_state()
+            if self._catch_up_task is None and self._taking is None and self.position > self._kept_until(journal):
+                self._keep_state()
             else:
                 self._set_due()
         except Exception as error:

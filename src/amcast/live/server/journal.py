@@ -12,6 +12,9 @@ crash leaves an older state with the logs behind it, or a newer one with fewer l
 (`from-00000000000000000017.removed-1`) before it is removed, which may take long: a crash leaves no half of a log, and
 nobody else reads or removes it.
 
+An application may keep its state in files of its own, and save them together with their position. Then there is no
+state here, except one that was exported to another member; the logs begin with the position that it saved.
+
 While an application waits for another member's state, its deliveries go to the journal alone (`spool_from`); it reads
 them from there when it has the state. That needs no more memory however long the state takes.
 
@@ -21,6 +24,7 @@ that are sent or received, and for the deliveries meanwhile.
 
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +58,8 @@ SPOOL_BYTES: Final = 512 * KIB
 """Deliveries that wait in memory while they are spooled."""
 OVERHEAD_BYTES: Final = 64
 """Of a message in a page, besides its payload, about."""
+EXPORTED_S: Final = 60.0
+"""So long an exported state is kept for members that ask for it, if the application needs no state itself."""
 LOG_PREFIX: Final = "from-"
 REMOVED: Final = ".removed-"
 RESERVED: Final = 16_384
@@ -95,6 +101,8 @@ class Journal:
         """Of deliveries since the last state, or since the last one that is being taken."""
         self.state: StateFile | None = None
         """The newest complete state."""
+        self._adopted_s = -EXPORTED_S
+        """When it was complete, unless an earlier run wrote it."""
         self.state_bytes = 0
         """What the application gave for it."""
         self.spool_first: int | None = None
@@ -121,13 +129,16 @@ class Journal:
 
     # Recovery
 
-    def replay(self, install: Install, deliver: Callable[[int, Message], None]) -> int:
-        """Installs the last state and delivers the messages behind it; returns the position reached."""
+    def replay(self, install: Install, deliver: Callable[[int, Message], None], opened: int = 0) -> int:
+        """Installs the last state and delivers the messages behind it; returns the position reached. An application
+        that keeps its state in files has everything before the position `opened`: an older state is useless to it."""
         for path in self.folder.glob(f"{PREFIX}*{INCOMPLETE}"):
             path.unlink()
         remove_files(self.folder.glob(f"*{REMOVED}*"))
+        if opened:
+            remove_files(path for path in self._list_states() if int(path.name[len(PREFIX) :]) <= opened)
         self.state = self._find_state()
-        position = 0
+        position = opened
         if self.state is not None:
             position = self.state.position
             self.state_bytes = read_end(self.state.path).content
@@ -162,9 +173,12 @@ class Journal:
             self._close_log()
         return position
 
+    def _list_states(self) -> list[Path]:
+        return sorted(self.folder.glob(f"{PREFIX}{'[0-9]' * 20}"))
+
     def _find_state(self) -> StateFile | None:
         """The newest state that is not damaged; a damaged one is put aside."""
-        for path in sorted(self.folder.glob(f"{PREFIX}{'[0-9]' * 20}"), reverse=True):
+        for path in reversed(self._list_states()):
             position = int(path.name[len(PREFIX) :])
             try:
                 check_state(path, position)
@@ -232,10 +246,26 @@ class Journal:
             if self.state.position >= state.position:
                 return [] if state.path == self.state.path else [self.retire(state.path)]
             superfluous.append(self.state.path)
-        self.state = state
+        self.state, self._adopted_s = state, time.monotonic()
         self.state_bytes = read_end(state.path).content
         logs = self._logs()
         superfluous += [path for (_, path), (end, _) in pairwise(logs) if end <= state.position]
+        return [self.retire(path) for path in superfluous]
+
+    def forget_until(self, position: int) -> list[Path]:
+        """Forgets the deliveries before a position, because the application has saved what they led to in files of its
+        own; and a state that was exported to another member before, unless that may still be read. Returns what is
+        superfluous, for the caller to remove."""
+        superfluous = []
+        if self.keeps and self.next_position <= position:
+            self._close_log()
+            superfluous += [path for _, path in self._logs()]
+            self._first = position
+            self._waiting, self._waiting_bytes, self.bytes = [], 0, 0
+        is_read = time.monotonic() < self._adopted_s + EXPORTED_S
+        if self.state is not None and self.state.position <= position and not is_read:
+            superfluous.append(self.state.path)
+            self.state = None
         return [self.retire(path) for path in superfluous]
 
     def retire(self, path: Path) -> Path:

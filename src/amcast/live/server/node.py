@@ -192,12 +192,15 @@ def find_closing(cluster: Cluster, spec: Spec) -> Closing:
 
 def make_service_application(cluster: Cluster, me: ProcessId, service: ServiceHost) -> Application:
     """The application that feeds a service: its state survives restarts, snapshots and transfers."""
+    journal = Journal(cluster.data_folder(me) / "application", cluster.durability)
+    service.open_files(journal.folder / "service", journal.keeps)
     return Application(
         service.deliver,
         cluster.topology,
         take=service.take,
         install=service.install,
-        journal=Journal(cluster.data_folder(me) / "application", cluster.durability),
+        journal=journal,
+        files=service.files,
     )
 
 

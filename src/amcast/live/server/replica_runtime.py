@@ -89,7 +89,7 @@ class ReplicaRuntime:
         """The group has admitted this replica's data folder (`parts/node/admission.py`)."""
         self.caught_up = asyncio.Event()
         """This replica has delivered, and its application executed, what its group had delivered when it started."""
-        self.wait_for_application = wait_for_application
+        self.wait_for_application, self._on_diverged, self._scrubber = wait_for_application, on_diverged, scrubber
         self.host = Host(
             process,
             spec,
@@ -100,6 +100,7 @@ class ReplicaRuntime:
             on_topology=self._follow_topology,
             on_retired=self._retire,
             on_admitted=self.admitted.set,
+            stamps_calls=service is not None,
             wiring=wiring,
             **host_options,
         )
@@ -107,7 +108,6 @@ class ReplicaRuntime:
         self.follower = TopologyFollower(self.host, roster=roster, folder=folder, on_retired=on_retired)
         labels = (name, cluster, protocol, durability, config, scrubber, service)
         self.status = StatusReporter(self.host, self.survey, self.recent, self.caught_up, *labels)
-        self._on_diverged, self._scrubber = on_diverged, scrubber
         self.rpc = RpcServer(
             process,
             process.group,

@@ -11,10 +11,12 @@ value, it is multicast to the own group as well: then no replica owes it any mor
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -28,6 +30,8 @@ from amcast.live.rpc.messages import GetNodeStatus, NodeStatus
 from amcast.live.server.forked_state import ForkedState
 from amcast.live.server.replica_runtime import ReplicaRuntime
 from amcast.live.server.service_reads import ReplicaReads
+from amcast.live.storage.service_files import ServiceFiles
+from amcast.live.storage.state_files import State
 from amcast.services.declaration import Description
 from amcast.services.errors import ServiceFailedError
 from amcast.services.executor import Executor, PreparedState
@@ -42,6 +46,18 @@ FORKED_BYTES: Final = 4 * MIB
 """A state of this size is taken from a copy of the process: encoding it would hold up the event loop."""
 PATIENCE_S: Final = 2.0
 """A command that waits for longer for another group is reported."""
+
+
+def _draw_pieces(pieces: Iterator[bytes], limit: int) -> list[bytes] | None:
+    """All pieces; None if they are longer than a limit."""
+    drawn: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        drawn.append(piece)
+        size += len(piece)
+        if size > limit:
+            return None
+    return drawn
 
 
 class ResultQueue:
@@ -84,14 +100,20 @@ class ServiceHost:
         self.executor = Executor(description, group, groups)
         self.digest = description.digest
         self._connect = connect
+        self._files: ServiceFiles | None = None
+        """Of a service that keeps its state in files of its own."""
+        self.opened = 0
+        self.save_deliveries: int | None = getattr(description.service, "save_deliveries", None)
+        self._has_failed = False
+        """A command, or the saving of files, raised: the service may have half of a command, and is not saved."""
         self._reads = ReplicaReads(self.executor)
         self._followers: dict[int, list[ResultQueue]] = {}
         self._watchers: dict[int, list[Callable[[Result], None]]] = {}
         """By session of a key: who waits for the result of that call."""
         self._runtime: ReplicaRuntime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._state_bytes = 0
-        """Of the last state that was taken as a whole, or installed."""
+        self._is_large = False
+        """The state has been larger than FORKED_BYTES."""
         self._owes = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._giving: set[asyncio.Task[None]] = set()
@@ -104,7 +126,11 @@ class ServiceHost:
     def deliver(self, delivery: Delivery) -> None:
         """Executes one delivery."""
         executor = self.executor
-        executor.deliver(delivery.position, delivery.destinations, delivery.payload)
+        try:
+            executor.deliver(delivery.position, delivery.destinations, delivery.payload)
+        except BaseException:
+            self._has_failed = True
+            raise
         for session, request in executor.finished:
             for follower in self._followers.get(session, ()):
                 follower.changed.set()
@@ -115,20 +141,30 @@ class ServiceHost:
         if executor.owed:
             self._owes.set()
 
-    def take(self) -> bytes | Iterator[bytes]:
-        """The state: a large one in pieces, from a copy of the process, while deliveries go on."""
-        if self._state_bytes >= FORKED_BYTES:
-            return ForkedState(self.executor.snapshot_pieces)
-        state = self.executor.snapshot()
-        self._state_bytes = len(state)
-        return state
+    def take(self) -> Iterable[bytes]:
+        """The state in pieces: a large one from a copy of the process, while deliveries go on; that of a service with
+        files from these."""
+        if self._files is not None:
+            return self.executor.snapshot_pieces()
+        if not self._is_large:
+            pieces = _draw_pieces(self.executor.snapshot_pieces(), FORKED_BYTES)
+            if pieces is not None:
+                return pieces
+            self._is_large = True
+        return ForkedState(self.executor.snapshot_pieces)
 
-    def install(self, state: bytes | Iterable[bytes], position: int) -> None:
+    def install(self, state: State, position: int) -> None:
         """Replaces the state by a snapshot. Pieces are decoded in the caller's thread, and adopted on the event loop,
         between two reads."""
-        snapshot = state if isinstance(state, bytes) else b"".join(state)
-        self._state_bytes = len(snapshot)
-        prepared = self.executor.prepare(snapshot)
+        files = self._files
+        folder = None if files is None else files.begin()
+        prepared = self.executor.prepare(state, position, folder)
+        old = None if files is None or folder is None else files.commit(folder)
+        self._adopt_on_loop(prepared, position)
+        if old is not None and old.exists():
+            shutil.rmtree(old)
+
+    def _adopt_on_loop(self, prepared: PreparedState, position: int) -> None:
         if self._loop is None or self._is_on_loop():
             self._adopt(prepared, position)
             return
@@ -160,6 +196,40 @@ class ServiceHost:
             self._give_keyed(session, 1)
         self._reads.reach(position)
         self._owes.set()
+
+    # Files of the service
+
+    @property
+    def files(self) -> "ServiceHost | None":
+        """This host, if its service keeps its state in files."""
+        return self if self._files is not None else None
+
+    def open_files(self, folder: Path, keeps: bool) -> None:
+        """Opens the files of a service that has some; `keeps`: whether they outlive the program."""
+        if self.executor.keeps_files:
+            self._files = ServiceFiles(folder, keeps)
+            self.executor.open(self._files.folder)
+            self.opened = self.executor.position
+
+    def save(self) -> int:
+        """Has the service save its files; returns the bytes of what it keeps for the executor."""
+        try:
+            return self.executor.save()
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def close_files(self) -> None:
+        """Saves and closes the files at the end. Without the save a restart executes again what came after the last
+        one."""
+        if self._files is None:
+            return
+        try:
+            if not self._has_failed:
+                self.save()
+            self.executor.close()
+        except Exception as error:
+            log.warning("the files of the service are not saved, and the log repeats deliveries: %s", error)
 
     # Called by the RPC server
 

@@ -18,7 +18,8 @@ class ReplicaState(NamedTuple):
     """The state of one replica."""
 
     position: int
-    snapshot: bytes
+    snapshot: tuple[bytes, ...]
+    """In pieces."""
 
 
 def collect_states(
@@ -44,7 +45,7 @@ async def _collect(
                 raise CannotTellError(f"node {node} does not answer, and its state is not known")
             file = await rpc.fetch_state([process], progress[process].next, folder)
             state = read_state(file.path)
-            states[node] = ReplicaState(file.position, state if isinstance(state, bytes) else b"".join(state))
+            states[node] = ReplicaState(file.position, (state,) if isinstance(state, bytes) else tuple(state))
         after = await rpc.fetch_progress(nodes)
         is_still = all(process in after and after[process].next == progress[process].next for process in nodes)
         if is_still and not any(is_waiting(node, state) for node, state in states.items()):

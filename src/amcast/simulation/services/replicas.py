@@ -1,5 +1,8 @@
 """The services of simulated replicas: each executes what its node delivers, and loses its memory with it.
 
+Services that keep their state in files have real files. A crash leaves what is in the folder at that moment, as kill -9
+does: the next incarnation opens a copy of it. Their states are compared where they are saved.
+
 A replica that restarts begins with the last state that it saved, at a random time, and executes what its node delivered
 since; or with the state of another member, as one does whose node installed a snapshot or lost its disk. After every
 delivery the whole state is compared with that of every other replica of the group at the same position: it must be a
@@ -7,22 +10,30 @@ function of what was delivered. Fields that are sets are read in an order of eac
 different hash seeds.
 """
 
+import shutil
 from collections.abc import Iterator
 from hashlib import blake2b
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from amcast.kernel.errors import Error
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.process import Process
-from amcast.services.declaration import Description
+from amcast.services.declaration import Description, DiskService
 from amcast.services.executor import Executor
 from amcast.services.messages import Command, OwedValue, Value, decode_payload
 from amcast.services.reads import ReadQueue
+from amcast.simulation.inputs.random_streams import make_stream
 from amcast.simulation.world.world import World
 
+COMPARE_RATE: Final = 0.25
+"""At how many positions services with files are saved and compared, by all replicas of a group."""
 SAVE_RATE: Final = 0.15
 """How often a replica saves its state after a delivery."""
+JOIN_TRANSFER_RATE: Final = 0.7
+"""How often a replica that joins begins with the state of another member."""
 TRANSFER_RATE: Final = 0.3
 """How often a restarted replica begins with the state of another member."""
 DIGEST_BYTES: Final = 8
@@ -39,6 +50,35 @@ class UnorderedSet(set[Any]):
         items = list(super().__iter__())
         self._random.shuffle(items)
         return iter(items)
+
+
+class ServiceFolders:
+    """The folders of services that keep their state in files, by replica."""
+
+    def __init__(self) -> None:
+        self._root = TemporaryDirectory(prefix="amcast-services-")
+        self._folders: dict[ProcessId, Path] = {}
+        self._count = 0
+
+    def begin(self, process: ProcessId) -> Path:
+        """An empty folder, in the place of the one that a replica has."""
+        self._count += 1
+        folder = self._folders[process] = Path(self._root.name) / str(self._count)
+        folder.mkdir()
+        return folder
+
+    def open(self, process: ProcessId, is_lost: bool) -> Path:
+        """The folder of a replica that starts; empty if its disk is lost."""
+        return self.begin(process) if is_lost or process not in self._folders else self._folders[process]
+
+    def crash(self, process: ProcessId) -> None:
+        """Replaces a folder by a copy of it, while the files are open: what nobody wrote yet is not in it."""
+        old = self._folders[process]
+        shutil.copytree(old, self.begin(process), dirs_exist_ok=True)
+
+    def close(self) -> None:
+        """Removes everything."""
+        self._root.cleanup()
 
 
 class SimulatedReplica:
@@ -67,7 +107,12 @@ class SimulatedReplicas:
         """What messages carry: destinations and payload. The world transports their ids."""
         self.replicas: dict[ProcessId, SimulatedReplica] = {}
         """Those whose nodes are up."""
-        self._saved: dict[ProcessId, tuple[int, bytes]] = {}
+        self._saved: dict[ProcessId, tuple[int, tuple[bytes, ...]]] = {}
+        self._files = ServiceFolders() if issubclass(description.service, DiskService) else None
+        self._joining = set(world.absent)
+        """Processes that are no members yet."""
+        self._compared = random.getrandbits(64)
+        """Draws the positions at which services with files are saved and compared."""
         self._digests: dict[tuple[GroupId, int], tuple[bytes, ProcessId]] = {}
         """By group and position: a digest of the state, and the replica that had it first."""
         self.events: list[str] = []
@@ -83,14 +128,51 @@ class SimulatedReplicas:
             if running is None:
                 if replica is not None:
                     self.events.append(f"{self.name_of(process)} crashed at position {replica.position}")
-                    del self.replicas[process]
+                    self._drop(process, replica)
                 continue
             if replica is None or replica.process is not running:
-                replica = self.replicas[process] = self._start(process, running)
+                if replica is not None:
+                    self._drop(process, replica)
+                try:
+                    replica = self.replicas[process] = self._start(process, running)
+                except Error as error:
+                    raise ServiceBrokenError(f"{self.name_of(process)}, at its start: {error}") from error
+            if not replica.position and positions and process in self._joining:
+                self._join(process, replica)
             if replica.position < positions:
                 moved = True
                 self._execute(process, replica, positions)
         return moved
+
+    def _join(self, process: ProcessId, replica: SimulatedReplica) -> None:
+        """A member that has joined begins with the state of another one, or executes everything."""
+        self._joining.discard(process)
+        others = [one for one in self._list_others(process) if self.replicas[one].position]
+        how = "and executes everything"
+        if others and self._random.random() < JOIN_TRANSFER_RATE:
+            self._transfer(process, replica.executor, self.replicas[self._random.choice(others)])
+            replica.position, how = replica.executor.position, "with the state of another member"
+        self.events.append(f"{self.name_of(process)} joined {how} at position {replica.position}")
+
+    def _list_others(self, process: ProcessId) -> list[ProcessId]:
+        topology = self._world.topology
+        group = topology.group_of(process)
+        assert group is not None
+        return [one for one in topology.members(group) if one in self.replicas and one != process]
+
+    def _transfer(self, process: ProcessId, executor: Executor, source: SimulatedReplica) -> None:
+        folder = None
+        if self._files is not None:
+            source.executor.save()
+            folder = self._files.begin(process)
+        executor.restore(source.executor.snapshot(), source.position, folder)
+
+    def _drop(self, process: ProcessId, replica: SimulatedReplica) -> None:
+        """A crash: memory is lost, files are as they were."""
+        del self.replicas[process]
+        if self._files is not None:
+            self._files.crash(process)
+            replica.executor.close()
 
     def name_of(self, process: ProcessId) -> str:
         """A replica by group and process."""
@@ -104,11 +186,14 @@ class SimulatedReplicas:
         assert group is not None
         executor = Executor(self._description, self._names[group], tuple(self._names.values()), checks=True)
         is_lost = world.memory_losses.get(process) == world.incarnations[process] and world.incarnations[process] > 0
-        others = [one for one in world.topology.members(group) if one in self.replicas and one != process]
+        others = self._list_others(process)
         position, how = 0, "from nothing"
+        if self._files is not None:
+            executor.open(self._files.open(process, is_lost))
+            position, how = executor.position, "with its files"
         if others and world.incarnations[process] and (is_lost or self._random.random() < TRANSFER_RATE):
             other = self.replicas[self._random.choice(others)]
-            executor.restore(other.executor.snapshot(), other.position)
+            self._transfer(process, executor, other)
             position, how = other.position, "with the state of another member"
         elif process in self._saved and not is_lost:
             position, snapshot = self._saved[process]
@@ -131,13 +216,29 @@ class SimulatedReplicas:
                 raise ServiceBrokenError(f"{self.name_of(process)}, at position {replica.position}: {error}") from error
             replica.executor.finished.clear()
             replica.position += 1
-            self._compare(group, process, replica, payload)
+            if self._files is None or make_stream(self._compared, group, replica.position).random() < COMPARE_RATE:
+                if self._files is not None:
+                    replica.executor.save()
+                self._compare(group, process, replica, payload)
             self._shuffle_sets(replica.executor)
             if self._random.random() < SAVE_RATE:
-                self._saved[process] = (replica.position, replica.executor.snapshot())
+                self._save(process, replica)
+
+    def _save(self, process: ProcessId, replica: SimulatedReplica) -> None:
+        if self._files is not None:
+            replica.executor.save()
+        else:
+            self._saved[process] = (replica.position, replica.executor.snapshot())
+
+    def close(self) -> None:
+        """Removes the files of services."""
+        if self._files is not None:
+            for replica in self.replicas.values():
+                replica.executor.close()
+            self._files.close()
 
     def _compare(self, group: GroupId, process: ProcessId, replica: SimulatedReplica, payload: bytes) -> None:
-        digest = blake2b(replica.executor.snapshot(), digest_size=DIGEST_BYTES).digest()
+        digest = blake2b(b"".join(replica.executor.snapshot()), digest_size=DIGEST_BYTES).digest()
         known, first = self._digests.setdefault((group, replica.position), (digest, process))
         if first == process:
             content = decode_payload(payload)

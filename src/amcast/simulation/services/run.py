@@ -179,14 +179,15 @@ class ServiceRun(ClientLoad):
         super().__init__(topology, lambda _: ((), 0, 0), 0, 1)
         self._seed = seed
         self._random = make_stream(seed, "service")
-        self._givers = dict(zip(topology.groups, topology.clients[callers:], strict=True))
+        clients = [client for client in topology.clients if client != world.operator]
+        self._givers = dict(zip(topology.groups, clients[callers:], strict=True))
         self._queues: dict[ProcessId, deque[tuple[tuple[str, ...], bytes, SimulatedCall | str]]] = {
-            client: deque() for client in topology.clients
+            client: deque() for client in clients
         }
         """What clients multicast next: destinations, payload, and the call; or, of an exchanged value, the group that
         is told when the others have it ("": none)."""
         self._exchanged: dict[MessageId, tuple[ProcessId, str, bytes]] = {}
-        self._sequences = dict.fromkeys(topology.clients, 0)
+        self._sequences = dict.fromkeys(clients, 0)
         self._calls: dict[MessageId, SimulatedCall] = {}
         self._open: list[SimulatedCall] = []
         self._sessions = 0
@@ -199,11 +200,11 @@ class ServiceRun(ClientLoad):
         """Calls with an outcome."""
         self.failure: str | None = None
         self._tasks: list[SimulatedTask] = []
-        clients = [
+        simulated = [
             SimulatedClient(self, number, process, make_stream(seed, "client", number))
-            for number, process in enumerate(topology.clients[:callers])
+            for number, process in enumerate(clients[:callers])
         ]
-        self.start(main(SimulatedCluster(self, clients, make_stream(seed, "main"))))
+        self.start(main(SimulatedCluster(self, simulated, make_stream(seed, "main"))))
 
     # For coroutines
 
@@ -412,6 +413,8 @@ class ServiceRun(ClientLoad):
         """Ends coroutines that wait."""
         for task in self._tasks:
             task.close()
+        if self._replicas is not None:
+            self._replicas.close()
 
     def _fail(self, sentence: str) -> None:
         self.failure = self.tell(sentence)

@@ -63,6 +63,8 @@ class Process(Diagnostics, ABC):
     """Whether the process states which deliveries of its group are closed (`Close`)."""
     is_readable: bool = False
     """Whether the process answers `Read` by `ReadReady`."""
+    bundles_requests: bool = False
+    """Whether the process orders every request of a client inside of a bundle that it makes itself."""
     fast_body: ClassVar[type[Body]] = Body
     """The most frequent type of body, if `fast_receive` handles it instead of `on_receive`."""
 

@@ -14,6 +14,7 @@ from amcast.kernel.ids import MAX_SENDER, GroupId, ProcessId
 
 MAX_GROUPS = 4096
 MAX_REPLICAS = 31
+MAX_CLIENTS = 1_000_000
 MAX_CACHED_DESTINATIONS = 4096
 MAX_REMOVED = 64
 """How many removed members keep their endpoint."""
@@ -104,8 +105,8 @@ class Topology:
             raise UsageError(f"groups = {groups}; expected 1 to {MAX_GROUPS}")
         if not 1 <= replicas <= MAX_REPLICAS:
             raise UsageError(f"replicas = {replicas}; expected 1 to {MAX_REPLICAS}")
-        if clients < 0:
-            raise UsageError(f"clients = {clients}; expected 0 or more")
+        if not 0 <= clients <= MAX_CLIENTS:
+            raise UsageError(f"clients = {clients}; expected 0 to {MAX_CLIENTS}")
         first = groups * replicas
         return cls(
             {g: tuple(range(g * replicas, (g + 1) * replicas)) for g in range(groups)},

@@ -29,7 +29,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
-from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, replicate_claims
+from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, adapt_replicated_claims, replicate_claims
 from amcast.parts.groups.replicated import replicate
 from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
 from amcast.parts.groups.statements import build_replicated_table
@@ -138,6 +138,7 @@ SPEC = Spec(
     bodies=(Pass, End, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
     statements=build_replicated_table,
+    adapt_claims=adapt_replicated_claims,
     states=(RingState, ReplicatedState),
     claims=replicate_claims(UNREPLICATED),
     unreplicated=UNREPLICATED,

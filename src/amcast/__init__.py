@@ -12,6 +12,7 @@ from amcast.kernel.errors import CannotTellError, DeliveryUnknownError, Error, U
 
 if TYPE_CHECKING:
     from amcast.cluster import connect, connect_blocking, run_replica, run_service, subscribe
+    from amcast.laboratory import AdviceResult, SimulatedRun, advise, simulate, sweep
     from amcast.live.client.blocking_client import BlockingClient, BlockingSubscription
     from amcast.live.client.client import Client
     from amcast.live.client.multicaster import BatchReceipt, Receipt
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from amcast.live.server.state_schedule import StateSchedule
     from amcast.pipeline.measure.loaded_run import load
     from amcast.services.calls import Outcome
-    from amcast.services.declaration import At, Key, Service, command, query
+    from amcast.services.declaration import Applied, At, DiskService, Key, Service, command, query
     from amcast.services.errors import (
         CommandError,
         GroupEndedError,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AdviceResult",
+    "Applied",
     "At",
     "BatchReceipt",
     "BlockingClient",
@@ -48,6 +51,7 @@ __all__ = [
     "CommandError",
     "Delivery",
     "DeliveryUnknownError",
+    "DiskService",
     "Error",
     "GroupEndedError",
     "Key",
@@ -63,10 +67,12 @@ __all__ = [
     "Replica",
     "Service",
     "ServiceFailedError",
+    "SimulatedRun",
     "StateSchedule",
     "Subscription",
     "UsageError",
     "__version__",
+    "advise",
     "command",
     "connect",
     "connect_blocking",
@@ -76,13 +82,21 @@ __all__ = [
     "read_cluster",
     "run_replica",
     "run_service",
+    "simulate",
     "subscribe",
+    "sweep",
 ]
 
 if not TYPE_CHECKING:
     from importlib import import_module
 
     _MODULES = {
+        "Applied": "amcast.services.declaration",
+        "AdviceResult": "amcast.laboratory",
+        "SimulatedRun": "amcast.laboratory",
+        "advise": "amcast.laboratory",
+        "simulate": "amcast.laboratory",
+        "sweep": "amcast.laboratory",
         "At": "amcast.services.declaration",
         "BatchReceipt": "amcast.live.client.multicaster",
         "BlockingClient": "amcast.live.client.blocking_client",
@@ -91,6 +105,7 @@ if not TYPE_CHECKING:
         "Cluster": "amcast.live.config.cluster",
         "CommandError": "amcast.services.errors",
         "Delivery": "amcast.live.client_batch",
+        "DiskService": "amcast.services.declaration",
         "GroupEndedError": "amcast.services.errors",
         "Key": "amcast.services.declaration",
         "MissedDeliveriesError": "amcast.live.host.recent_deliveries",

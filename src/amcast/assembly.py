@@ -210,7 +210,7 @@ def assemble_simulation(
         protocol,
         config,
         structs.replace(node, real_time=real_time, replies=replies),
-        SessionConfig(retry_ns=retry_ns, gateways=gateways),
+        SessionConfig(retry_ns=retry_ns, gateways=gateways, silence_ns=15 * scale_ns),
         membership,
     )
 

@@ -89,6 +89,7 @@ def connect(
         lazy=assembly.session.gateways,
         closes=cluster.order == "real-time",
         outbox=Outbox(outbox) if isinstance(outbox, Path | str) else outbox,
+        partitioner=cluster.partitioner,
     )
 
 
@@ -202,6 +203,7 @@ def make_service_factory(
     topology = cluster.topology
     group = topology.group_of(cluster.process_of(name))
     assert group is not None, f"node {name} is in no group"
+    description = cluster.describe_service(description)
     _check_exchange(cluster, description, client)
     names = topology.names_of(topology.groups)
     return lambda: ServiceHost(description, topology.names[group], names, lambda: connect(cluster, client=client))

@@ -69,7 +69,8 @@ def test_messages_do_not_depend_on_draw_order(name: str) -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_seeds_and_clients_differ(name: str) -> None:
     topology = topology_for(name)
-    options = {"destinations": [1, 8]} if name in ("micro", "convoy") else {}
+    options = {"destinations": [1, 8]} if name in ("micro", "convoy") else {"mix": "1 other, 1 all"}
+    options = options if name in ("micro", "convoy", "mix") else {}
 
     def first(seed: int, client: int) -> list[DrawnMessage]:
         made = build_workload(name, topology, seed, options)

@@ -12,6 +12,7 @@ from time import time_ns
 
 from amcast.cluster import cluster_spec, connect, local_cluster
 from amcast.kernel.errors import UsageError
+from amcast.lab.protocol_lookup import find_protocol
 from amcast.live.config.cluster import read_cluster
 from amcast.live.load.closed_loop import Traffic, run_stages
 from amcast.live.operations.local_cluster import format_local_config
@@ -39,6 +40,7 @@ class DemoResult:
 
 def run_demo(folder: Path, protocol: str, seconds: float, say: Callable[[str], None]) -> DemoResult:
     """Runs the demonstration into `folder`; `say` is called as each stage begins."""
+    find_protocol(protocol)
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; expected a folder that is new")
     folder.mkdir(parents=True, exist_ok=True)

@@ -160,7 +160,7 @@ def _scope(
 
 def _is_answered(state: State, message: MessageId) -> bool:
     assert isinstance(state, ClientSessionState), "only clients of nodes get answers"
-    return all(pending.id != message for pending, _, _ in state.pending)
+    return all(pending.id != message for pending, *_ in state.pending)
 
 
 def _check_audit(

@@ -10,10 +10,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from amcast.check.judge import judge
+from amcast.check.verdict import describe_counts
 from amcast.figures.html_page import FailedRun, ReportSummary
 from amcast.figures.tables import PageTable, format_ms, format_number
 from amcast.kernel.errors import UsageError
+from amcast.pipeline.rows.files import (
+    SMALL_BYTES,
+    list_parquet_files,
+    open_parquet,
+    read_trace_folder,
+    sum_file_bytes,
+)
+from amcast.pipeline.rows.locations import Location, open_runs
 from amcast.pipeline.sweep.grid import describe_fields
+from amcast.pipeline.sweep.job import find_traced_cells
+from amcast.trace.fault_timeline import FaultTimeline, list_faults
 from amcast.trace.meta import read_metas
 from amcast.trace.run import Run, read_run
 from amcast.trace.spacetime_diagram import draw_spacetime
@@ -21,6 +32,9 @@ from amcast.trace.view import Selection, find_origin
 
 SCENE_ROWS: Final = 2_000_000
 """Most deliveries of a run with a scene: all of them are read in one process."""
+NO_DIAGRAM: Final = (
+    f"No diagram: the folder has more than {SCENE_ROWS:,} deliveries; amcast view --picture draws a part of them."
+)
 SCENE_ARROWS: Final = 120
 SCENE_MARGIN: Final = 0.15
 """How much time the scene shows behind its last event, as a part of what it shows before."""
@@ -32,18 +46,12 @@ METHOD: Final = {
     "cells": "The numbers are those that the cells of the sweep measured themselves; percentiles are exact.",
 }
 
-CHECKED_TEXTS: Final = {
-    "about_none": "packets about no message",
-    "concerned": "processes that some message concerns",
-    "violated": "violations",
-}
-"""What the counts of the checker mean, where its names do not say it."""
-
 Row = Mapping[str, Any]
 
 
-def summarize_sweep(folder: Path, header: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
+def summarize_sweep(folder: Path | Location, header: Row, cells: Sequence[Row], measures: Path) -> ReportSummary:
     """Summarizes a sweep."""
+    folder = Location.of(folder)
     statuses: dict[str, dict[str, int]] = {}
     for cell in cells:
         line = statuses.setdefault(cell["protocol"], {})
@@ -67,7 +75,7 @@ def summarize_sweep(folder: Path, header: Row, cells: Sequence[Row], measures: P
     )
     drawing, caption = _scene_of_sweep(folder, cells)
     return ReportSummary(
-        title=f"Sweep {folder.resolve().name}",
+        title=f"Sweep {folder.name}",
         verdict=verdict,
         story=story,
         tiles=(
@@ -86,7 +94,7 @@ def summarize_sweep(folder: Path, header: Row, cells: Sequence[Row], measures: P
     )
 
 
-def summarize_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: Path) -> ReportSummary:
+def summarize_runs(folder: Path | Location, answer: Row, summary: Sequence[Row], measures: Path) -> ReportSummary:
     """Summarizes one run or several; `answer` is the checker's result as JSON."""
     reports = answer["runs"]
     sheet = _properties(reports[0]) if len(reports) == 1 else _verdicts(reports)
@@ -94,17 +102,17 @@ def summarize_runs(folder: Path, answer: Row, summary: Sequence[Row], measures: 
     if len(story) > MAX_STORY:
         story = [*story[:MAX_STORY], f"and {len(story) - MAX_STORY} more sentences: amcast check shows them"]
     drawing, caption = _scene_of_runs(reports, summary)
-    name = reports[0]["run"] if len(reports) == 1 else f"{len(reports)} runs in {folder.resolve().name}"
+    timeline, sentence = _fault_of_runs(reports, summary)
+    name = reports[0]["run"] if len(reports) == 1 else f"{len(reports)} runs in {Location.of(folder).name}"
     return ReportSummary(
         title=f"Run {name}" if len(reports) == 1 else name,
         verdict=answer["verdict"],
-        story=(
-            *story[:8],
-            *([f"and {len(story) - 8} more sentences: amcast check shows them"] if len(story) > 8 else []),
-        ),
+        story=tuple(story),
         tiles=_tiles(summary),
         facts=_run_facts(summary),
         verdicts=(sheet,),
+        timeline=timeline,
+        timeline_caption=sentence,
         spacetime=drawing,
         spacetime_caption=caption,
         notes=_notes(measures),
@@ -200,7 +208,7 @@ def _properties(report: Row) -> PageTable:
             name,
             p["name"],
             p["verdict"] if p["claimed"] else NOT_CLAIMED,
-            ", ".join(f"{count:,} {CHECKED_TEXTS.get(what, what)}" for what, count in p["checked"].items()),
+            describe_counts({k: n for k, n in p["checked"].items() if p["claimed"] or k != "violated"}),
         )
         for name, p in report["properties"].items()
     ]
@@ -235,7 +243,7 @@ def _stories(report: Row) -> list[str]:
     ]
 
 
-def _failure(cell: Row, folder: Path) -> FailedRun:
+def _failure(cell: Row, folder: Location) -> FailedRun:
     replay = (cell["replay"] or "").replace("--plan plans/", f"--plan {folder}/plans/")
     return FailedRun(describe_fields(json.loads(cell["varied"])), cell["status"], cell["message"] or "", replay)
 
@@ -243,15 +251,16 @@ def _failure(cell: Row, folder: Path) -> FailedRun:
 # The scene
 
 
-def _scene_of_sweep(folder: Path, cells: Sequence[Row]) -> tuple[str, str]:
-    traced = [cell for cell in cells if (folder / "runs" / cell["cell"] / "run.json").is_file()]
+def _scene_of_sweep(folder: Location, cells: Sequence[Row]) -> tuple[str, str]:
+    known = find_traced_cells(folder)
+    traced = [cell for cell in cells if cell["cell"] in known]
     violated = [cell for cell in traced if cell["status"] == "violated"]
     slowest = sorted(traced, key=lambda cell: -(cell["latency_ns_max"] or 0))
     for cell in (violated or slowest)[:1]:
-        place = folder / "runs" / cell["cell"]
-        # A cell's row tells the story in words; its witnesses are found again from its trace.
-        suspects = sorted(_messages(judge(read_run(place)).as_dict()["properties"])) if violated else []
-        return draw_scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
+        with open_runs(str(folder / "runs" / cell["cell"])) as place:
+            # A cell's row tells the story in words; its witnesses are found again from its trace.
+            suspects = sorted(_messages(judge(read_run(place)).as_dict()["properties"])) if violated else []
+            return draw_scene(place, None, suspects, f"{cell['protocol']}, seed {cell['seed']}")
     return "", ""
 
 
@@ -260,12 +269,46 @@ def _scene_of_runs(reports: Sequence[Row], summary: Sequence[Row]) -> tuple[str,
     bad = next((report for report in reports if report["verdict"] == "violated"), None)
     slowest = max(summary, key=lambda row: row["latency_ns_max"] or 0, default=None)
     name = bad["run"] if bad else slowest["run"] if slowest else None
-    if name is None or "://" in folders[name]["folder"]:
+    if name is None:
         return "", ""
+    if _is_far_and_large(folders[name]["folder"]):
+        return "", f"No diagram: {folders[name]['folder']} is too large to be copied from its store for one."
     suspects = sorted(_messages(bad["properties"])) if bad else []
     row = folders[name]
     called = f"{row['protocol'] or 'run'}, seed {row['seed']}" if row["seed"] is not None else str(name)
-    return draw_scene(Path(row["folder"]), name, suspects, called)
+    with open_runs(row["folder"]) as place:
+        return draw_scene(place, name, suspects, called)
+
+
+def _is_far_and_large(folder: str) -> bool:
+    """Whether a run is too large to be copied from its store for one scene."""
+    return not Location(folder).is_local and sum_file_bytes([read_trace_folder(folder)]) > SMALL_BYTES
+
+
+def _fault_of_runs(reports: Sequence[Row], summary: Sequence[Row]) -> tuple[str, str]:
+    """The seconds around the first crash, or else the first fault, of a lone run of moderate size; and a sentence."""
+    if len(reports) != 1 or len(summary) != 1 or "://" in summary[0]["folder"]:
+        return "", ""
+    if _has_many_deliveries(summary[0]["folder"]):
+        return "", ""  # the scene says why
+    run = read_run(Path(summary[0]["folder"]), reports[0]["run"])
+    faults = list_faults(run)
+    if not faults:
+        return "", ""
+    first = next((at for _, at, kind in faults if kind == "crash"), faults[0][1])
+    picture = FaultTimeline(run, first)
+    return "\n".join(picture.svg()) + "\n", picture.describe()
+
+
+def _has_many_deliveries(folder: str) -> bool:
+    """Whether the deliveries of a folder are too many for a scene, from their footers: reading them would take more
+    memory than all else about a report."""
+    rows = 0
+    for file in list_parquet_files(f"{folder}/deliveries"):
+        rows += open_parquet(file).metadata.num_rows
+        if rows > SCENE_ROWS:
+            return True
+    return False
 
 
 def _messages(properties: Row) -> set[int]:
@@ -284,8 +327,10 @@ def draw_scene(folder: Path, name: str | None, suspects: Sequence[int], called: 
     """Draws the time around some messages, or around one that is worth a look; returns the diagram and its caption."""
     if len(read_metas(folder)) > 1 and name is None:
         raise UsageError(f"{folder}: holds several runs; expected the name of one")
+    if _has_many_deliveries(str(folder)):
+        return "", NO_DIAGRAM
     run = read_run(folder, name)
-    if not run.multicasts["message"] or len(run.deliveries["message"]) > SCENE_ROWS:
+    if not run.multicasts["message"]:
         return "", ""
     sent = dict(zip(run.multicasts["message"], run.multicasts["at_ns"], strict=True))
     ends = _find_ends(run, sent)
@@ -297,7 +342,7 @@ def draw_scene(folder: Path, name: str | None, suspects: Sequence[int], called: 
     shown = known or [slowest if struck is None else struck]
     begin, end = min(sent[m] for m in shown), max(ends.get(m) or sent[m] for m in shown)
     end += round((end - begin) * SCENE_MARGIN)
-    origin = find_origin(run)
+    origin = next((at for _, at, kind in list_faults(run) if begin <= at <= end), None) or find_origin(run)
     selection = Selection(since_ns=begin, until_ns=end, origin_ns=origin)
     around = "everything from its multicast to its first delivery in every destination"
     if _arrows(run, begin, end) > SCENE_ARROWS:
@@ -311,7 +356,8 @@ def draw_scene(folder: Path, name: str | None, suspects: Sequence[int], called: 
         what = f"message {struck}, which waited longest of those that a crash met: {took}"
     else:
         what = f"message {slowest}, the slowest: {took}"
-    return drawing, f"{called}: {what}; {around}."
+    counted = " Time counts from the crash." if struck is not None else ""
+    return drawing, f"{called}: {what}; {around}.{counted}"
 
 
 def _find_ends(run: Run, sent: Mapping[int, int]) -> dict[int, int]:

@@ -88,7 +88,10 @@ class PreparedRun:
         table = self.assembly.make_statements(self.list_configurations())
         if table is None:
             return None
-        return Monitoring(table, self.make, self.spec.claims.ranked, discards=bool(self.changes))
+        claims = self.spec.claims
+        # A protocol that has the order by itself answers what other groups are still to deliver.
+        closes = self.plan.order == "real-time" and not claims.real_time and not claims.removes_groups
+        return Monitoring(table, self.make, claims.ranked, bool(self.changes), answers_closed=closes)
 
     def list_configurations(self) -> list[Topology]:
         """The topologies of all configurations of the run, in order."""
@@ -125,12 +128,26 @@ class PreparedRun:
 
     @property
     def senders(self) -> tuple[ProcessId, ...]:
-        return self.topology.clients[:-1] if self.changes else ()
+        """The processes that multicast; none stands for all clients. A server that is removed is not one of them: what
+        it has not been answered then is lost with it."""
+        clients = self.topology.clients[:-1] if self.changes else ()
+        if self.plan.senders == "clients":
+            return clients
+        removed = {change.remove for change in self.changes}
+        servers = tuple(server for server in self.topology.servers if server not in removed)
+        return (*(clients or self.topology.clients), *servers)
 
     def make_workload(self, seed: int) -> Workload:
         """The workload under a seed."""
         plan = self.plan
-        return build_workload(plan.workload_name, self.topology, seed, plan.workload_options)
+        return build_workload(plan.workload_name, self.topology, seed, plan.workload_options, self.measure_distance)
+
+    def measure_distance(self, one: str, other: str) -> int:
+        """Nanoseconds there and back between two regions, without jitter."""
+        matrix = self.network.matrix_ns
+        if one in matrix and other in matrix:
+            return matrix[one][other] + matrix[other][one]
+        return 2 * self.network.delay_ns
 
     def make_draw(self, seed: int) -> Draw:
         return self.make_workload(seed).draw
@@ -184,6 +201,7 @@ class PreparedRun:
             outstanding=self.outstanding,
             replies=self.nodes,
             demands_answers=self.plan.order == "real-time",
+            is_audited=self.claims_real_time({}),
             links=self.network.links,
             wire_bodies=self.wire_bodies(),
             senders=self.senders,

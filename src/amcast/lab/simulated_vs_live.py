@@ -1,14 +1,14 @@
 """Compares one plan in the simulator and live on this machine, with the same delays emulated inside the links.
 
-Both write the same trace, so a latency is the same in both: from a multicast until every destination group has a member
-that delivered it. They differ by what the simulator leaves out (CPU, event loop, sockets); where delays dominate, they
-agree within a few per cent.
+Both write the same trace, so a latency is the same in both: from a multicast until its client is answered. They differ
+by what the simulator leaves out (CPU, event loop, sockets); where delays dominate, they agree within a few per cent.
+Every client sends its share of the messages, one after the other has been answered.
 """
 
 import math
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from amcast.live.operations.local_cluster import find_free_ports
 from amcast.live.server.node import run_loop
 from amcast.simulation.inputs.plan import Plan
 from amcast.simulation.simulate import Simulation
+from amcast.trace.client_waits import list_waits
 from amcast.trace.recorder import Recorder
 from amcast.trace.run import Run, read_run
 from amcast.trace.run_folder import FolderRecorder
@@ -35,7 +36,7 @@ MAX_MESSAGES = 100_000
 
 @dataclass(frozen=True)
 class Latencies:
-    """Latencies of one run, in milliseconds."""
+    """What clients of one run waited for, in milliseconds."""
 
     messages: int
     mean_ms: float
@@ -43,66 +44,65 @@ class Latencies:
     p95_ms: float
 
     @classmethod
-    def of(cls, run: Run) -> "Latencies":
-        """Computes latencies from a trace, of every message that all its groups delivered."""
-        found = sorted(compute_latencies_ms(run))
-        if not found:
-            raise CannotTellError(
-                "no message of the run was delivered by all its groups; there is no latency to compare"
-            )
+    def of(cls, spans_ms: Sequence[float]) -> "Latencies":
+        found = sorted(spans_ms)
         last = len(found) - 1
         return cls(len(found), statistics.fmean(found), found[round(0.5 * last)], found[math.ceil(0.95 * last)])
+
+
+Kinds = dict[str, Latencies]
+"""By kind of message: all, local (one destination group), global."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """A simulated and a live run of one plan."""
 
-    simulated: Latencies
-    live: Latencies
+    simulated_kinds: Kinds
+    live_kinds: Kinds
     folder: Path
 
-    def difference(self, field: str) -> float:
-        """How much longer the live run took, as a share."""
-        simulated: float = getattr(self.simulated, field)
-        live: float = getattr(self.live, field)
+    @property
+    def simulated(self) -> Latencies:
+        return self.simulated_kinds["all"]
+
+    @property
+    def live(self) -> Latencies:
+        return self.live_kinds["all"]
+
+    def difference(self, field: str, kind: str = "all") -> float:
+        """How much longer clients of the live run waited, as a share."""
+        simulated: float = getattr(self.simulated_kinds[kind], field)
+        live: float = getattr(self.live_kinds[kind], field)
         return live / simulated - 1
 
     def agrees(self, within: float) -> bool:
-        """Whether the medians differ by at most this share."""
-        return abs(self.difference("p50_ms")) <= within
+        """Whether the medians of all messages, of local and of global ones differ by at most this share."""
+        return all(abs(self.difference("p50_ms", kind)) <= within for kind in self.simulated_kinds)
 
 
-def compute_latencies_ms(run: Run) -> list[float]:
-    """Latencies of messages, each until the first delivery in the slowest destination group."""
-    first: dict[tuple[int, int], int] = {}
-    deliveries = run.deliveries
-    for group, message, at_ns in zip(deliveries["group"], deliveries["message"], deliveries["at_ns"], strict=True):
-        key = (message, group)
-        first[key] = min(at_ns, first.get(key, at_ns))
-    found = []
-    multicasts = run.multicasts
-    for message, groups, at_ns in zip(
-        multicasts["message"], multicasts["destinations"], multicasts["at_ns"], strict=True
-    ):
-        times = [first.get((message, group)) for group in groups]
-        if None not in times:
-            found.append((max(time for time in times if time is not None) - at_ns) / 1e6)
-    return found
+def measure_kinds(run: Run) -> Kinds:
+    """How long the clients of a run waited for their answers, by kind of message."""
+    waits = list_waits(run)
+    if not waits:
+        raise CannotTellError("no client of the run was answered; there is no latency to compare")
+    return {kind: Latencies.of([span / 1e6 for span in spans]) for kind, spans in waits.items()}
 
 
 def compare_worlds(plan: Plan, folder: Path, say: Callable[[str], None] = lambda line: None) -> Comparison:
     """Runs a plan in both worlds; configuration, logs and trace of the live run stay in `folder`."""
-    prepared = prepare_run(plan)
+    prepared = prepare_run(msgspec.structs.replace(plan, nodes=True))
     if prepared.spec.open_bundle and not plan.gateways:
         # As in a cluster, clients ask gateways.
         prepared = prepare_run(msgspec.structs.replace(plan, gateways=True, nodes=True))
     _check(prepared)
     say(f"simulating {prepared.plan.messages} messages of {prepared.spec.name}")
-    simulated = Latencies.of(_simulate(prepared))
-    expected_s = simulated.mean_ms * prepared.plan.messages / len(prepared.topology.clients) / 1000
+    simulated = measure_kinds(_simulate(prepared))
+    rate = float(plan.workload_options.get("rate_per_s", 0))
+    each = plan.messages / len(prepared.topology.clients)
+    expected_s = each / rate if rate else each * simulated["all"].mean_ms / 1000
     say(f"the same with {len(prepared.topology.servers)} real processes; it takes about {expected_s:.0f} s")
-    return Comparison(simulated, Latencies.of(_run_live(prepared, folder)), folder)
+    return Comparison(simulated, measure_kinds(_run_live(prepared, folder)), folder)
 
 
 def _check(prepared: PreparedRun) -> None:
@@ -119,7 +119,7 @@ def _check(prepared: PreparedRun) -> None:
 
 def _simulate(prepared: PreparedRun) -> Run:
     recorder = Recorder()
-    Simulation(prepared.make_setup(), recorder).run()
+    Simulation(replace(prepared.make_setup(), equal_shares=True, demands_answers=True), recorder).run()
     for process in prepared.topology.processes:
         recorder.record_process(process, prepared.topology.group_of(process), prepared.topology.region(process), None)
     return Run.from_recorder(recorder, prepared.make_meta("simulated"))
@@ -179,7 +179,7 @@ def _region(topology: Topology, process: ProcessId) -> str:
 
 
 def _make_loops(prepared: PreparedRun, cluster: Cluster, recorder: FolderRecorder) -> list[ScriptedClient]:
-    """The clients of the plan, each with its own messages, in a closed loop."""
+    """The clients of the plan, each with its own messages."""
     topology, plan = prepared.topology, prepared.plan
     draw = prepared.make_draw(plan.seed)
     count, rest = divmod(plan.messages, len(topology.clients))
@@ -196,6 +196,7 @@ def _make_loops(prepared: PreparedRun, cluster: Cluster, recorder: FolderRecorde
             asks(me),
             count + (place < rest),
             prepared.outstanding,
+            is_open=prepared.make_workload(plan.seed).is_open_loop,
         )
         for place, me in enumerate(topology.clients)
     ]

@@ -58,6 +58,8 @@ class SimulationSetup:
     destination process has delivered it."""
     load_until_ns: int = 2**62
     """When clients stop to multicast."""
+    equal_shares: bool = False
+    """Whether every client multicasts equally many of the messages, however long it waits for answers."""
 
 
 @dataclass
@@ -121,6 +123,7 @@ class Simulation:
             setup.replies or answers is not None,
             setup.demands_answers,
             setup.load_until_ns,
+            setup.equal_shares,
         )
         if setup.load_until_ns < 2**62:
             self.scheduler.schedule(setup.load_until_ns, self.load.stop)

@@ -3,7 +3,7 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NoReturn, cast
 
 import msgspec
 import typer
@@ -47,9 +47,11 @@ from amcast.lab.delays import WorldName, measure_closing_delays
 from amcast.lab.delays import measure_delays as measure_delays
 from amcast.lab.protocol_lookup import find_protocol
 from amcast.lab.runs import PreparedRun, RecordedRun, prepare_run, record_run
+from amcast.pipeline.sweep.grid import TABLES as GRID_TABLES
 from amcast.protocols.catalogue import CATALOGUE
-from amcast.simulation.inputs.environments import EnvironmentOptions, load_environments
+from amcast.simulation.inputs.environments import OWN, EnvironmentOptions, load_environments
 from amcast.simulation.inputs.plan import parse_plan
+from amcast.trace.client_waits import list_waits, take_percentiles
 from amcast.workloads.base import WorkloadConfig
 from amcast.workloads.catalogue import WORKLOADS
 
@@ -139,7 +141,13 @@ def environments(json: JsonFlag = False) -> None:
         print_json([{"name": name, **msgspec.to_builtins(facts)} for name, facts in known.items()])
         return
     rows = [
-        (name, facts.placement, _shorten(facts.regions) or "one per group", facts.summary, facts.source)
+        (
+            name,
+            facts.placement,
+            _shorten(facts.regions) or ("those of the matrix" if name == OWN else "one per group"),
+            facts.summary,
+            facts.source,
+        )
         for name, facts in known.items()
     ]
     print_table(("name", "placement", "regions", "in one line", "source"), rows)
@@ -272,6 +280,8 @@ def simulate(
 ) -> None:
     """Simulate a run, record it, check it, and print verdicts and latencies.
 
+    The cells of a plan with a grid are simulated one by one and not recorded; `amcast sweep` runs large grids.
+
     Example: amcast simulate --protocol skeen --groups 4 --destinations 2 --messages 10000 --out runs/first
     """
     require_extra("trace")
@@ -279,6 +289,8 @@ def simulate(
     lay(values, "faults.profile", faults)
     lay(values, "order", order)
     lay(values, "seed", seed)
+    if any(name in values for name in GRID_TABLES):
+        _simulate_grid(values, f"plan {plan}", folder, packets, json)
     prepared = prepare_run(parse_plan(values, f"plan {plan}" if plan else "flags"))
     target = folder or _free_folder(prepared)
     with show_progress("multicasts", prepared.plan.messages) as show:
@@ -291,6 +303,53 @@ def simulate(
     else:
         _print_result(result, data)
     raise typer.Exit(EXIT_CODES[result.verdict])
+
+
+def _simulate_grid(values: dict[str, Any], where: str, folder: Path | None, packets: bool, json: bool) -> NoReturn:
+    """Simulates every cell of a grid, and prints one row each."""
+    from amcast.lab.sweep_cell import normalise_plan
+    from amcast.laboratory import run_grid_cell
+    from amcast.pipeline.sweep.grid import expand_cells, parse_grid
+
+    if folder is not None:
+        raise UsageError(f"--out {folder}: {where} has a grid; expected a plan of one run: amcast sweep records grids")
+    cells = expand_cells(parse_grid(values, where), normalise_plan, where)
+    rows = []
+    with show_progress("cells", len(cells)) as show:
+        for cell in cells:
+            rows.append(run_grid_cell(cell, packets))
+            show(len(rows))
+    if json:
+        print_json(rows)
+    else:
+        names = list(dict.fromkeys(path.rpartition(".")[2] for cell in cells for path in cell.varied))
+        print_table(
+            (*names, "multicasts", "per second", "local", "global", ""),
+            [
+                (
+                    *(row.get(name) for name in names),
+                    row.get("multicasts"),
+                    _format_number(row.get("throughput_per_s")),
+                    *(_format_waits(row, kind) for kind in ("local", "global")),
+                    colour_verdict("holds" if row["status"] == "ok" else "violated"),
+                )
+                for row in rows
+            ],
+        )
+        out.print("local, global: what clients waited for, p50 / p95 / p99 in ms")
+        for row in rows:
+            if row["message"]:
+                out.print(f"{row['cell']}: {row['message']}", markup=False)
+    raise typer.Exit(HOLDS if all(row["status"] == "ok" for row in rows) else VIOLATED)
+
+
+def _format_number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _format_waits(row: dict[str, Any], kind: str) -> str:
+    values = [row.get(f"answer_ms_p{share}_{kind}") for share in (50, 95, 99)]
+    return " / ".join(f"{value:.1f}" for value in values if value is not None) or "-"
 
 
 def _repeat_command(context: typer.Context, seed: int) -> str:
@@ -333,6 +392,7 @@ def _result(result: RecordedRun) -> dict[str, Any]:
         "simulated_ns": summary.simulated_ns,
         "notes": summary.notes,
         "latency_ns": _latencies(result),
+        "wait_ns": {kind: take_percentiles(spans) for kind, spans in list_waits(result.run).items()},
     }
 
 
@@ -356,6 +416,15 @@ def _print_result(result: RecordedRun, data: dict[str, Any]) -> None:
     print_report(result.report)
     for sentence in summary.violations[:MAX_SENTENCES]:
         out.print(f"{colour_verdict('violated')}: {escape(sentence)}")
+    if data["wait_ns"]:
+        print_table(
+            ("messages", *data["wait_ns"]["all"]),
+            [
+                (kind, *(f"{value / 1e6:.3f} ms" for value in values.values()))
+                for kind, values in data["wait_ns"].items()
+            ],
+            title="what clients waited for, a-multicast to answer",
+        )
     if data["latency_ns"]:
         row = [f"{value / 1e6:.3f} ms" for value in data["latency_ns"].values()]
         print_table(tuple(data["latency_ns"]), [row], title="latency, a-multicast to each delivery")

@@ -68,7 +68,9 @@ def _render_experiment(experiment: Experiment, judged: Sequence[JudgedClaim], ro
         f"    amcast reproduce {experiment.name}",
         "",
         f"{len(rows)} cells, {seeds} seed{'s' if seeds != 1 else ''}, {seconds / 60:.1f} minutes:"
-        f" [table](../experiments/{experiment.name}/table.csv).",
+        f" [table](../experiments/{experiment.name}/table.csv)."
+        if rows
+        else "Not run yet.",
         "",
     ]
     for number in range(len(file.picture) if rows else 0):

@@ -20,6 +20,7 @@ from amcast.kernel.config import Config, parse_config
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.topology import Topology
+from amcast.simulation.inputs.latencies import check_latencies, load_latencies
 
 Delays = dict[str, dict[str, int]]
 """Nanoseconds one way, by region of the source, then of the target."""
@@ -28,6 +29,8 @@ Placement = Literal["together", "replica-per-region", "listed", "group-per-regio
 MILLISECOND_NS = 1_000_000
 SITES = "abcdefghijklmnopqrstuvwxyzABCDE"
 CLIENTS = "/clients"
+OWN = "own"
+"""The environment whose latencies the plan brings."""
 
 
 class EnvironmentFacts(Config, frozen=True):
@@ -36,7 +39,7 @@ class EnvironmentFacts(Config, frozen=True):
     summary: str
     source: str
     delays: Literal["rtt", "one-way"]
-    placement: Placement
+    placement: Placement | tuple[tuple[str, ...], ...]
     sd_percent: float
     notes: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
@@ -47,10 +50,17 @@ class EnvironmentFacts(Config, frozen=True):
     site_ms: float = 0.0
     client_ms: float | None = None
     matrix: str = ""
-    leaders: str = ""
+    latencies: dict[str, dict[str, float]] = field(default_factory=dict)
+    """A matrix that a plan brings with it, in place of a file of package data."""
+    leaders: str | tuple[str, ...] = ""
     clients: tuple[str, ...] = ()
     bandwidth: int = 0
     pipe: Literal["region", "uplink"] = "region"
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether every pair of regions has a delay of its own."""
+        return bool(self.matrix or self.latencies)
 
     def ns(self, delay_ms: float) -> int:
         """Converts a printed delay to nanoseconds one way."""
@@ -67,14 +77,20 @@ class EnvironmentOptions(Config, frozen=True):
     """Bytes per second of each pipe, each way; 0 is unlimited."""
     pipe: Literal["region", "uplink"] | None = None
     """What a pipe is: the way from one region to another, or all ways out of a region together."""
-    leaders: str | None = None
-    """Of replica-per-region: the region of the first replica of every group, or "spread": round-robin over the
-    regions."""
+    leaders: str | tuple[str, ...] | None = None
+    """The region of the first replica, the usual leader: of every group, or one per group; or "spread": round-robin
+    over the regions. Of replica-per-region and of placements by list."""
     regions: tuple[str, ...] | None = None
     """The regions to use, in this order."""
-    placement: Literal["replica-per-region", "group-per-region"] | None = None
+    placement: Literal["replica-per-region", "group-per-region"] | tuple[tuple[str, ...], ...] | None = None
+    """Where replicas are; or, for each group, the region of each of its replicas, the usual leader first."""
     clients: tuple[str, ...] | None = None
     """The regions of clients, round-robin."""
+    latencies: str | dict[str, dict[str, float]] | None = None
+    """Of the environment own: a CSV file of milliseconds (first row and first column: regions), or the same as a
+    table. A plan holds the table once it was read."""
+    delays: Literal["rtt", "one-way"] | None = None
+    """Of the environment own: what the latencies are."""
 
     def __post_init__(self) -> None:
         for name in ("inside_ms", "sd_percent", "bandwidth"):
@@ -85,6 +101,8 @@ class EnvironmentOptions(Config, frozen=True):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or len(set(chosen)) < len(chosen)):
                 raise ValueError(f"{name} = {list(chosen)}; expected one or more different names")
+        if isinstance(self.latencies, dict):
+            check_latencies(self.latencies, "latencies")
 
 
 @dataclass(frozen=True)
@@ -111,7 +129,8 @@ def find_environment(
     known = load_environments()
     if name not in known:
         raise UsageError(f"environment {name!r} does not exist; `amcast environments` lists them: {', '.join(known)}")
-    chosen = parse_config(EnvironmentOptions, dict(options or {}), f"options of environment {name}")
+    given = load_latencies(dict(options or {}), f"options of environment {name}")
+    chosen = parse_config(EnvironmentOptions, given, f"options of environment {name}")
     facts = _with_options(name, known[name], chosen)
     plain = Topology.grid(groups, replicas, clients)
     regions = _place_servers(name, facts, plain)
@@ -132,29 +151,56 @@ def _with_options(name: str, facts: EnvironmentFacts, options: EnvironmentOption
     changed: dict[str, Any] = {
         key: value for key in options.__struct_fields__ if (value := getattr(options, key)) is not None
     }
-    if "inside_ms" in changed and facts.matrix:
+    _check_own(name, where, options)
+    if isinstance(options.latencies, dict):
+        changed.setdefault("regions", tuple(options.latencies))
+        facts = msgspec.structs.replace(facts, regions=tuple(options.latencies), latencies=options.latencies)
+    if "inside_ms" in changed and facts.has_matrix:
         raise UsageError(f"{where}: inside_ms = {options.inside_ms}; the matrix says it; expected no such option")
     if "bandwidth" in changed and len(facts.regions) == 1:
         raise UsageError(f"{where}: bandwidth = {options.bandwidth}; there is one region; expected no such option")
     if "pipe" in changed and not facts.bandwidth and not options.bandwidth:
         raise UsageError(f"{where}: pipe = {options.pipe!r}, without a bandwidth; expected one of both or none")
-    if ("regions" in changed or "placement" in changed) and not facts.matrix:
+    if ("regions" in changed or "placement" in changed) and not facts.has_matrix:
         field_name = "regions" if "regions" in changed else "placement"
-        raise UsageError(f"{where}: {field_name} = {changed[field_name]!r}; expected it for aws-12 and aws-2025 only")
-    for region in options.regions or ():
-        if region not in facts.regions:
-            raise UsageError(f"{where}: regions: {region!r} is none of: {', '.join(facts.regions)}")
+        shown = list(changed[field_name]) if isinstance(changed[field_name], tuple) else changed[field_name]
+        raise UsageError(f"{where}: {field_name} = {shown!r}; expected it for own, aws-12 and aws-2025 only")
+    placed = options.placement if isinstance(options.placement, tuple) else ()
+    for field_name, names in (("regions", options.regions or ()), ("placement", [r for row in placed for r in row])):
+        for region in names:
+            if region not in facts.regions:
+                raise UsageError(f"{where}: {field_name}: {region!r} is none of: {', '.join(facts.regions)}")
     facts = msgspec.structs.replace(facts, **changed)
     if options.leaders is not None:
-        allowed = (*facts.regions, "spread")
-        if facts.placement != "replica-per-region" or options.leaders not in allowed:
-            expected = f"one of: {', '.join(allowed)}" if facts.placement == "replica-per-region" else "no such option"
-            raise UsageError(f"{where}: leaders = {options.leaders!r}; expected {expected}")
+        _check_leaders(where, facts, options.leaders)
     return facts
+
+
+def _check_own(name: str, where: str, options: EnvironmentOptions) -> None:
+    """Only the environment own brings latencies, and it needs them."""
+    if name == OWN:
+        if options.latencies is None:
+            raise UsageError(f"{where}: latencies is missing; expected a CSV file of milliseconds between regions")
+        return
+    for field_name in ("latencies", "delays"):
+        if getattr(options, field_name) is not None:
+            raise UsageError(f"{where}: {field_name} is given; expected it for the environment {OWN} only")
+
+
+def _check_leaders(where: str, facts: EnvironmentFacts, leaders: str | tuple[str, ...]) -> None:
+    has_choice = isinstance(facts.placement, tuple) or facts.placement == "replica-per-region"
+    allowed = (*facts.regions, "spread") if isinstance(leaders, str) else facts.regions
+    wrong = [one for one in ((leaders,) if isinstance(leaders, str) else leaders) if one not in allowed]
+    if wrong or not has_choice:
+        expected = f"one of: {', '.join(allowed)}" if has_choice else "no such option"
+        shown = leaders if isinstance(leaders, str) else list(leaders)
+        raise UsageError(f"{where}: leaders = {shown!r}; expected {expected}")
 
 
 def _place_servers(name: str, facts: EnvironmentFacts, topology: Topology) -> dict[ProcessId, str]:
     """The region of every replica."""
+    if isinstance(facts.placement, tuple):
+        return _place_listed(name, facts, facts.placement, topology)
     regions_used = facts.regions or tuple(f"r{n + 1}" for n in range(len(topology.groups)))
     replicas = len(topology.members(topology.groups[0]))
     if facts.placement == "replica-per-region" and replicas > len(regions_used):
@@ -166,6 +212,7 @@ def _place_servers(name: str, facts: EnvironmentFacts, topology: Topology) -> di
     listed = {number: region for region, numbers in facts.groups.items() for number in numbers}
     if facts.placement == "listed" and len(topology.groups) > len(listed):
         raise UsageError(f"environment {name}: {len(topology.groups)} groups; it places 1 to {len(listed)}")
+    _check_count_of_leaders(name, facts, topology)
     regions = {}
     for place, group in enumerate(topology.groups):
         first = _leader_region(facts, regions_used, place)
@@ -184,11 +231,45 @@ def _place_servers(name: str, facts: EnvironmentFacts, topology: Topology) -> di
     return regions
 
 
+def _place_listed(
+    name: str, facts: EnvironmentFacts, placement: tuple[tuple[str, ...], ...], topology: Topology
+) -> dict[ProcessId, str]:
+    """The region of every replica as the plan lists them; the replica in the leaders' region comes first."""
+    where = f"options of environment {name}"
+    if len(placement) != len(topology.groups):
+        raise UsageError(f"{where}: placement lists {len(placement)} groups; expected {len(topology.groups)}")
+    _check_count_of_leaders(name, facts, topology)
+    regions: dict[ProcessId, str] = {}
+    for place, group in enumerate(topology.groups):
+        row, members = list(placement[place]), topology.members(group)
+        if len(row) != len(members):
+            raise UsageError(f"{where}: placement[{place}] lists {len(row)} replicas; expected {len(members)}")
+        wanted = facts.leaders if isinstance(facts.leaders, str) else facts.leaders[place]
+        if wanted == "spread":
+            wanted = facts.regions[place % len(facts.regions)]
+        if wanted:
+            if wanted not in row:
+                raise UsageError(f"{where}: leaders: {wanted!r}, and placement[{place}] = {row}; expected one of these")
+            row.remove(wanted)
+            row.insert(0, wanted)
+        regions.update(zip(members, row, strict=True))
+    return regions
+
+
+def _check_count_of_leaders(name: str, facts: EnvironmentFacts, topology: Topology) -> None:
+    if isinstance(facts.leaders, tuple) and len(facts.leaders) != len(topology.groups):
+        raise UsageError(
+            f"options of environment {name}: leaders lists {len(facts.leaders)} regions;"
+            f" expected one, or one for each of the {len(topology.groups)} groups"
+        )
+
+
 def _leader_region(facts: EnvironmentFacts, regions_used: tuple[str, ...], place: int) -> int:
     """The index of the region with the first replica, the usual leader, of the n-th group."""
-    if facts.leaders == "spread":
+    wanted = facts.leaders if isinstance(facts.leaders, str) else facts.leaders[place]
+    if wanted == "spread":
         return place % len(regions_used)
-    return regions_used.index(facts.leaders) if facts.leaders in regions_used else 0
+    return regions_used.index(wanted) if wanted in regions_used else 0
 
 
 def _place_clients(
@@ -199,7 +280,7 @@ def _place_clients(
     for region in facts.clients:
         if region not in used and region not in facts.regions:
             raise UsageError(f"environment {name}: clients in {region!r}; expected some of: {', '.join(used)}")
-    everywhere = used if facts.matrix else facts.regions
+    everywhere = used if facts.has_matrix else facts.regions
     regions = {}
     for index, client in enumerate(topology.clients):
         if facts.clients:
@@ -222,7 +303,9 @@ def _nearest_replica(topology: Topology, index: int) -> ProcessId:
 
 def _matrix(facts: EnvironmentFacts, regions: list[str]) -> Delays:
     """One-way delays between the regions in use."""
-    delays = _read_delays(facts.matrix, facts.regions) if facts.matrix else {}
+    delays = facts.latencies or (_read_delays(facts.matrix, facts.regions) if facts.matrix else {})
+    if facts.latencies:
+        delays = {source: dict(row) for source, row in delays.items()}
     for one, other, delay in facts.between_ms:
         delays.setdefault(one, {})[other] = delay
         delays.setdefault(other, {})[one] = delay

@@ -6,6 +6,7 @@ either, when every destination process has delivered it. The load ends after a n
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from amcast.kernel.ids import GroupId, ProcessId, message_id, sender_of
 from amcast.kernel.message import Message
@@ -14,6 +15,8 @@ from amcast.simulation.world.world import World
 
 Draw = Callable[[ProcessId], tuple[tuple[GroupId, ...], int, int]]
 """The next message of a client: destinations, payload bytes, nanoseconds to wait before it is multicast."""
+MAX_DRAWS: Final = 24
+"""How often the destinations of one message are drawn until they are those that the caller wants."""
 
 
 class ClientLoad:
@@ -29,6 +32,7 @@ class ClientLoad:
         replies: bool = False,
         demands_answers: bool = False,
         until_ns: int = 2**62,
+        equal_shares: bool = False,
     ) -> None:
         self.topology = topology
         self.senders = senders or topology.clients
@@ -40,6 +44,11 @@ class ClientLoad:
         """When clients stop: nothing is multicast from then on."""
         self.remaining = messages
         """How many messages may still be multicast."""
+        self._shares: dict[ProcessId, int] | None = None
+        """How many messages each client multicasts; None: as many as it can."""
+        if equal_shares:
+            share, rest = divmod(messages, len(self.senders))
+            self._shares = {sender: share + (place < rest) for place, sender in enumerate(self.senders)}
         self.in_flight: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
         self._draw = draw
         self._sent: dict[ProcessId, int] = dict.fromkeys(self.senders, 0)
@@ -55,13 +64,33 @@ class ClientLoad:
         """Clients that are up and may multicast once more."""
         if self.remaining <= 0:
             return []
-        limit = self.outstanding
-        return [p for p in self.senders if self.in_flight[p] < limit and p in world.processes and p not in world.paused]
+        may = self.may_multicast
+        return [p for p in self.senders if may(p) and p in world.processes and p not in world.paused]
+
+    def may_multicast(self, sender: ProcessId) -> bool:
+        """Whether a message is left for a client, and the client has room for it."""
+        if self.remaining <= 0 or self.in_flight[sender] >= self.outstanding:
+            return False
+        return self._shares is None or self._sent[sender] < self._shares[sender]
 
     def next_message(self, sender: ProcessId) -> tuple[Message, int]:
         """Draws a client's next message, which counts as outstanding from now on, and its think time: the caller
         submits it after that."""
-        destinations, size, after_ns = self._draw(sender)
+        return self._make_message(sender, *self._draw(sender))
+
+    def next_message_to(self, sender: ProcessId, wanted: tuple[GroupId, ...]) -> Message:
+        """Draws a client's next message several times, until its destinations are those that are wanted, or else takes
+        that whose destinations differ least."""
+        best = self._draw(sender)
+        for _ in range(MAX_DRAWS):
+            if set(best[0]) == set(wanted):
+                break
+            best = min(best, self._draw(sender), key=lambda drawn: len(set(drawn[0]) ^ set(wanted)))
+        return self._make_message(sender, *best)[0]
+
+    def _make_message(
+        self, sender: ProcessId, destinations: tuple[GroupId, ...], size: int, after_ns: int
+    ) -> tuple[Message, int]:
         sequence = self._sent[sender]
         self._sent[sender] = sequence + 1
         self.in_flight[sender] += 1

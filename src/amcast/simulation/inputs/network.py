@@ -46,6 +46,8 @@ class NetworkConfig(Config, frozen=True):
     """Time that a process needs for one packet; packets queue meanwhile."""
     cpu_send_ns: int = 0
     """Time to send one packet."""
+    cpu_byte_ns: float = 0.0
+    """Time for each byte of a packet, added at the process that receives it."""
     burst: bool = False
     """A busy process handles all queued packets in one step, as a live host does."""
     disk_ns: int = 0
@@ -56,6 +58,8 @@ class NetworkConfig(Config, frozen=True):
             value = getattr(self, name)
             if not 0 <= value <= MAX_DELAY_NS:
                 raise ValueError(f"{name} = {value}; expected 0 to {MAX_DELAY_NS} (an hour)")
+        if not 0 <= self.cpu_byte_ns <= MAX_DELAY_NS:
+            raise ValueError(f"cpu_byte_ns = {self.cpu_byte_ns}; expected 0 to {MAX_DELAY_NS} (an hour)")
         for name in ("loss", "duplication"):
             value = getattr(self, name)
             if not 0 <= value < 1:
@@ -92,7 +96,7 @@ class Network:
 
     def __init__(self, config: NetworkConfig, topology: Topology, random: Random) -> None:
         self.config = config
-        self.needs_sizes = config.bandwidth > 0
+        self.needs_sizes = config.bandwidth > 0 or config.cpu_byte_ns > 0
         """Whether sizes matter, so that the world must encode bodies."""
         self._random = random
         self.bases: dict[ProcessId, _Row] = {process: _Row(self, process) for process in topology.processes}

@@ -3,7 +3,8 @@
 protocol = "skeen"
 seed = 7
 
-[topology]                 # or: environment = "aws-12", which also sets the network
+[topology]                 # or: environment = "aws-12", which also sets the network; or environment = "own" with
+                           # options = { latencies = "mine.csv", placement = [["eu", "us", "ap"], ...], leaders = "us" }
 groups = 3
 replicas = 1
 clients = 4
@@ -33,6 +34,7 @@ from msgspec import field
 
 from amcast.kernel.config import MILLISECOND, Config, parse_config
 from amcast.kernel.errors import UsageError
+from amcast.simulation.inputs.latencies import load_latencies
 from amcast.simulation.inputs.network import NetworkConfig
 from amcast.simulation.world.actions import Fault
 
@@ -94,6 +96,8 @@ class Plan(Config, frozen=True):
     heartbeats: bool = True
     """Whether nodes elect leaders by heartbeats. Without them only the scheduler suggests leaders, as an exploration
     needs."""
+    senders: Literal["clients", "all"] = "clients"
+    """Who multicasts: the clients, or servers as well, as applications beside a node do."""
     answers: Literal["", "leader", "all", "everywhere", "nearest", "first", "groups"] = ""
     """Who answers a client. Nodes: the "leader" of each destination (the default), or "all" members. Bare processes:
     delivery "everywhere" ends a message at once (the default), or an answer arrives from the "nearest" destination
@@ -143,7 +147,8 @@ class Plan(Config, frozen=True):
 
 
 def read_plan(file: Path) -> dict[str, Any]:
-    """Reads a plan file as plain data, before command-line options are laid over it."""
+    """Reads a plan file as plain data, before command-line options are laid over it. The file of latencies that it
+    names is looked for beside it."""
     try:
         text = file.read_bytes().decode()
     except OSError as error:
@@ -151,9 +156,13 @@ def read_plan(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise UsageError(f"plan {file}: not UTF-8 text; expected TOML") from None
     try:
-        return tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"plan {file}: not TOML: {error}") from None
+    match values:
+        case {"topology": {"options": {"latencies": str(name)} as options}}:
+            options["latencies"] = str(file.parent / name)
+    return values
 
 
 def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
@@ -161,6 +170,7 @@ def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
     if "protocol" not in values:
         raise UsageError(f"{where}: protocol is missing; expected a name of `amcast protocols`")
     values = {**values, "faults": _nest_events(values.get("faults", {}), where)}
+    values = _load_latencies(values, where)
     plan = parse_config(Plan, values, where)
     messages = plan.workload.get("messages", 0)
     if type(messages) is not int or not 0 <= messages <= MAX_MESSAGES:
@@ -171,6 +181,15 @@ def parse_plan(values: dict[str, Any], where: str = "plan") -> Plan:
     if not isinstance(plan.workload.get("name", ""), str):
         raise UsageError(f"{where}: workload.name = {plan.workload['name']!r}; expected a name of `amcast workloads`")
     return plan
+
+
+def _load_latencies(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Reads a file of latencies into the plan, which then needs the file no more: it may run on another machine."""
+    topology = values.get("topology")
+    options = topology.get("options") if isinstance(topology, dict) else None
+    if not isinstance(topology, dict) or not isinstance(options, dict):
+        return values
+    return {**values, "topology": {**topology, "options": load_latencies(options, f"{where}: topology.options")}}
 
 
 def _nest_events(faults: Any, where: str) -> Any:

@@ -1,0 +1,1 @@
+"""An adviser: which protocol, which placement and which leaders suit a service, judged by simulation."""

@@ -169,3 +169,22 @@ def test_ticks_are_round_numbers(span: int, ticks: int, step: int) -> None:
 def test_format_time_uses_needed_digits() -> None:
     assert format_time(1_500_000) == "1.500 ms"
     assert format_time(1_500_001) == "1.500001 ms"
+
+
+def test_group_without_a_name_goes_by_the_number_of_its_process() -> None:
+    run = live_run()
+    groups = [{"id": 0, "name": "", "members": [0]}, {"id": 1, "name": "", "members": [1]}]
+    unnamed = replace(run, meta=structs.replace(run.meta, topology={"groups": groups}))
+    assert any(" p0 " in line for line in render_lines(unnamed))
+    assert not any("/1" in line for line in render_lines(unnamed))
+
+
+def test_messages_behind_the_last_colour_share_a_neutral_one() -> None:
+    trace = Trace({0: [0]}, [6])
+    for number in range(12):
+        trace.multicast(6_000_000_000 + number, 0, sender=6)
+    drawn = draw_spacetime(trace.run())
+    assert 'class="mark f7"' in drawn
+    assert drawn.count('class="mark f8"') == 4
+    chosen = draw_spacetime(trace.run(), Selection(message=6_000_000_011))
+    assert 'class="mark f0"' in chosen

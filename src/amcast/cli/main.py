@@ -13,6 +13,8 @@ from amcast import __version__
 from amcast.cli.data import diff as difference
 from amcast.cli.data import pipeline, traces
 from amcast.cli.extras import describe_missing, find_extra
+from amcast.cli.lab import advise as adviser
+from amcast.cli.lab import calibrate as calibration
 from amcast.cli.lab import campaign as campaigning
 from amcast.cli.lab import reproduce as reproduction
 from amcast.cli.lab import search as searching
@@ -48,6 +50,8 @@ searching.register(app)
 campaigning.register(app)
 torture.register(app)
 laboratory.register(app)
+adviser.register(app)
+calibration.register(app)
 adversary.register(app)
 reproduction.register(app)
 bench.register(app)
@@ -116,7 +120,7 @@ def run(arguments: list[str]) -> int:
 def _describe_given_value(complaint: str, arguments: list[str]) -> str:
     """The value given for the flag that an error names: Typer names the flag and what it expects, not the value."""
     flags = [place for place, argument in enumerate(arguments[:-1]) if f"'{argument}'" in complaint]
-    return f" (given: {arguments[flags[0] + 1]!r})" if flags else ""
+    return f" (given: {arguments[flags[-1] + 1]!r})" if flags else ""
 
 
 def _refuse(sentence: str, code: int) -> int:

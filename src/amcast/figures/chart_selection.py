@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amcast.figures import charts
-from amcast.figures.charts import Axis, Chart, ChartFrame, Curve, RangeLine
+from amcast.figures.charts import Axis, Chart, ChartFrame, Curve, RangeLine, spans_decades
 from amcast.figures.measured_settings import (
+    MIN_SEEDS,
     MeasuredSettings,
     Row,
     Setting,
@@ -21,12 +22,16 @@ from amcast.figures.measured_settings import (
     short_name,
     sort_value,
 )
-from amcast.figures.style import SERIES
+from amcast.figures.ranks import Ranking, describe_rankings, rank_protocols
 from amcast.figures.tables import PageTable, build_tables
 
 FACETS: Final = 4
 PROTOCOLS: Final = 6
 """Protocols that get charts of their own, one each."""
+CURVES: Final = 4
+"""More curves than these are drawn as small charts, one each."""
+BODY_KINDS: Final = 8
+"""Kinds of packets with a colour of their own."""
 LINES: Final = 24
 HEAT_MAPS: Final = 3
 HEAT_PLACES: Final = 16
@@ -45,6 +50,9 @@ class PageContent:
     varied: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """What a limit omitted, in sentences."""
+    answers: list[str] = field(default_factory=list)
+    """What the comparison of protocols comes to, in sentences."""
+    protocols: list[str] = field(default_factory=list)
 
 
 class ChartSelector:
@@ -56,7 +64,8 @@ class ChartSelector:
         self._protocols = measured.protocols
         self._tables = measured.tables
         self._load = measured.load
-        self.content = PageContent(varied=measured.varied)
+        self._rankings = rank_protocols(measured)
+        self.content = PageContent(varied=measured.varied, protocols=measured.protocols)
 
     def _split_facets(self) -> dict[str, list[Setting]]:
         """The settings that share everything but protocol and load, by what they share."""
@@ -74,55 +83,95 @@ class ChartSelector:
             self.content.left_out.append(sentence)
         return self._protocols[:PROTOCOLS]
 
+    def _pick_setting(self, protocol: str) -> tuple[str, str]:
+        """The setting of a picture that shows one of a protocol's, and a sentence that says so if there are more."""
+        own = [setting for setting in self._settings if setting.protocol == protocol]
+        shown = f" One of {len(own)} settings: {self._measured.label(own[0])}." if len(own) > 1 else ""
+        return own[0].row["setting"], shown
+
     # Over settings
+
+    def _list_ranked(self) -> list[str]:
+        """The protocols, the one that answers first at the lowest load first."""
+        ranked = [setting.protocol for ranking in self._rankings[:1] for setting in ranking.settings]
+        return [*dict.fromkeys(ranked), *(one for one in self._protocols if one not in ranked)]
+
+    def add_ranking(self) -> None:
+        """The protocols in the order in which they answer, at the lowest and at the highest load."""
+        self.content.answers = describe_rankings(self._rankings)
+        for number, ranking in enumerate(_take_ends(self._rankings)):
+            lines = []
+            for setting in ranking.settings[:LINES]:
+                low, high = setting.interval("latency_ns_p50")
+                value = setting.row["latency_ns_p50"] / MS
+                colour = self._protocols.index(setting.protocol)
+                lines.append(RangeLine(setting.protocol, [value], _to_ms(low), _to_ms(high), colour, setting.protocol))
+            where = ", ".join(part for part in (ranking.facet, ranking.load) if part)
+            frame = ChartFrame(
+                f"ranking-{number}" if number else "ranking",
+                f"Who answers first{_format_facet(where)}",
+                f"{ranking.describe()} Median latency; bars are 95 % intervals over seeds, where there are"
+                f" {MIN_SEEDS} or more.",
+                Axis("median latency, ms", log=spans_decades(line.values[0] for line in lines)),
+            )
+            self.content.charts.append(charts.draw_ranges(frame, ("median",), lines))
 
     def add_throughput_curves(self) -> None:
         for number, (facet, settings) in enumerate(self._split_facets().items()):
             lines = []
-            for protocol in self._protocols:
+            for protocol in self._list_ranked():
                 own = [s for s in settings if s.protocol == protocol and _has_both(s.row)]
                 own.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
+                intervals = [s.interval("latency_ns_p50") for s in own]
                 lines.append(
                     Curve(
                         protocol,
                         [s.row["throughput_per_s"] for s in own],
                         [s.row["latency_ns_p50"] / MS for s in own],
-                        [_to_ms(s.row["latency_ns_p50_low"]) for s in own],
-                        [_to_ms(s.row["latency_ns_p50_high"]) for s in own],
+                        [_to_ms(low) for low, _ in intervals],
+                        [_to_ms(high) for _, high in intervals],
+                        [f"{short_name(self._load)} {s[self._load]}" for s in own] if self._load else (),
+                        colour=self._protocols.index(protocol),
                     )
                 )
-            if not any(line.x for line in lines):
+            lines = [line for line in lines if line.x]
+            if not lines:
                 continue
             along = f" Points along a line: {short_name(self._load)} from low to high." if self._load else ""
+            order = " The protocol that answers first comes first." if len(lines) > CURVES else ""
             frame = ChartFrame(
                 f"throughput-latency-{number}" if number else "throughput-latency",
                 f"Throughput and latency{_format_facet(facet)}",
                 "Median latency from multicast to the first delivery in each destination group, against messages"
-                f" completed per second; bars are 95 % intervals over seeds.{along}",
-                Axis("messages per second", zero=True),
-                Axis("median latency, ms", zero=True),
+                f" completed per second; bars are 95 % intervals over at least {MIN_SEEDS} seeds.{along}{order}",
+                _scale("messages per second", [x for line in lines for x in line.x]),
+                _scale("median latency, ms", [y for line in lines for y in line.y]),
             )
-            self.content.charts.append(charts.draw_curves(frame, lines))
+            draw = charts.draw_panels if len(lines) > CURVES else charts.draw_curves
+            self.content.charts.append(draw(frame, lines))
 
     def add_percentiles(self) -> None:
         known = [s for s in self._settings if s.row["latency_ns_p50"] is not None]
         if not known:
             return
-        if len(known) > LINES:
-            self.content.left_out.append(f"The picture of percentiles shows {LINES} of {len(known)} settings.")
+        shown = [s for ranking in _take_ends(self._rankings) for s in ranking.settings] if self._rankings else known
+        count = min(len(shown), LINES)
+        if len(known) > count:
+            self.content.left_out.append(f"The picture of percentiles shows {count} of {len(known)} settings.")
         lines = [
             RangeLine(
                 self._measured.label(setting),
                 [setting.row[f"latency_ns_{name}"] / MS for name in ("p50", "p95", "p99")],
                 colour=self._protocols.index(setting.protocol),
+                series=setting.protocol,
             )
-            for setting in known[:LINES]
+            for setting in shown[:LINES]
         ]
         frame = ChartFrame(
             "percentiles",
             "Latency percentiles",
             "Half, 95 % and 99 % of the responses came within these times; the mean over seeds.",
-            Axis("latency, ms", zero=True),
+            _scale("latency, ms", [value for line in lines for value in line.values]),
         )
         self.content.charts.append(charts.draw_ranges(frame, ("50 %", "95 %", "99 %"), lines))
 
@@ -148,7 +197,7 @@ class ChartSelector:
                     )
                     for place in places
                 ]
-                for protocol in self._protocols
+                for protocol in self._list_ranked()
             ]
             frame = ChartFrame(
                 f"heat-{path.replace('.', '-')}",
@@ -156,7 +205,7 @@ class ChartSelector:
                 "The mean over everything else that varies; the stronger the colour, the slower.",
                 Axis(path),
             )
-            self.content.charts.append(charts.draw_heat_map(frame, places, self._protocols, grid))
+            self.content.charts.append(charts.draw_heat_map(frame, places, self._list_ranked(), grid))
 
     # Over the runs of settings
 
@@ -172,16 +221,18 @@ class ChartSelector:
                 own.sort(key=lambda s: _to_number(s[self._load]) if self._load else 0)
                 for setting in own[:1]:
                     points_drawn = by_setting[setting.row["setting"]]
-                    lines.append(Curve(protocol, [x for x, _ in points_drawn], [y for _, y in points_drawn]))
+                    x, y = [x for x, _ in points_drawn], [y for _, y in points_drawn]
+                    lines.append(Curve(protocol, x, y, colour=self._protocols.index(protocol)))
             least = f" At the lowest {short_name(self._load)}." if self._load else ""
             frame = ChartFrame(
                 f"cdf-{number}" if number else "cdf",
                 f"How latencies are distributed{_format_facet(facet)}",
                 f"The share of responses within a time.{least}",
-                Axis("latency, ms", zero=True),
+                _scale("latency, ms", [x for line in lines for x in line.x if x > 0][:: len(lines) or 1]),
                 Axis("share of responses", zero=True, top=1.02),
             )
-            self.content.charts.append(charts.draw_curves(frame, lines, marks=False))
+            draw = charts.draw_panels if len(lines) > CURVES else charts.draw_curves
+            self.content.charts.append(draw(frame, lines, marks=False))
 
     def add_place_cdfs(self) -> None:
         """By rank and by order of response. Among more than two protocols, the table compares better."""
@@ -190,7 +241,7 @@ class ChartSelector:
         for by, title in (("rank", "by rank of the destination"), ("response", "by order of response")):
             points = self._measured.average_runs("cdf", ("place", "share"), "latency_ns", match_by(by))
             for protocol in self._list_charted_protocols():
-                setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+                setting, which = self._pick_setting(protocol)
                 ranks = sorted({key[1] for key in points if key[0] == setting})
                 if len(ranks) < 2:
                     continue
@@ -208,7 +259,7 @@ class ChartSelector:
                 frame = ChartFrame(
                     f"cdf-{by}-{protocol}",
                     f"Latency {title}{only}",
-                    "Destination groups are numbered from the first; the share of responses within a time.",
+                    f"Destination groups are numbered from the first; the share of responses within a time.{which}",
                     Axis("latency, ms", zero=True),
                     Axis("share of responses", zero=True, top=1.02),
                 )
@@ -222,7 +273,7 @@ class ChartSelector:
         for row in self._tables.get("recovery", ()):
             faults.setdefault(row["run"], {})[row["fault_ns"] / 1e9] = row["fault"]
         for protocol in self._list_charted_protocols():
-            setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+            setting, which = self._pick_setting(protocol)
             runs = [row for row in self._tables["summary"] if row["setting"] == setting and row["run"] in slices]
             for run in sorted(runs, key=lambda row: str(row["seed"]))[:1]:
                 own = _fill_empty_slices(slices[run["run"]])
@@ -239,7 +290,7 @@ class ChartSelector:
                 frame = ChartFrame(
                     f"time-{protocol}",
                     f"Messages per second over time: {title}",
-                    "The shaded part is the one that counts; dashed lines are faults.",
+                    f"The shaded part is the one that counts; dashed lines are faults.{which}",
                     Axis("seconds"),
                     Axis("messages per second", zero=True),
                 )
@@ -258,7 +309,7 @@ class ChartSelector:
             totals[body] = totals.get(body, 0.0) + value
         order = sorted(totals, key=lambda body: (-totals[body], body))
         # Every kind has a colour of its own, the last one is that of the others.
-        kinds = order if len(order) <= len(SERIES) else order[: len(SERIES) - 1]
+        kinds = order if len(order) <= BODY_KINDS else order[: BODY_KINDS - 1]
         others = order[len(kinds) :]
         if found and len(self._settings) > LINES:
             self.content.left_out.append(f"The picture of packets shows {LINES} of {len(self._settings)} settings.")
@@ -283,7 +334,7 @@ class ChartSelector:
         """Packets of groups about messages of other groups, where there are any."""
         found = self._measured.average_runs("work", ("group", "for_group"), "worked_as_stranger", lambda row: True)
         for protocol in self._protocols:
-            setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+            setting, which = self._pick_setting(protocol)
             own = {key[1:]: value for key, value in found.items() if key[0] == setting}
             groups = sorted({group for pair in own for group in pair})
             if any(own.values()) and len(groups) > MATRIX_GROUPS:
@@ -294,7 +345,7 @@ class ChartSelector:
                 f"work-{protocol}",
                 f"Who worked for whom: {protocol}",
                 "Packets that processes of a group handled about messages which do not concern them, by a group that"
-                " those messages were for.",
+                f" those messages were for.{which}",
                 Axis("for group"),
                 Axis("group"),
             )
@@ -305,7 +356,7 @@ class ChartSelector:
     def add_routes(self) -> None:
         found = self._measured.average_runs("routes", ("sender_region", "group"), "latency_ns_p50", lambda row: True)
         for protocol in self._list_charted_protocols():
-            setting = next(s for s in self._settings if s.protocol == protocol).row["setting"]
+            setting, which = self._pick_setting(protocol)
             own = {key[1:]: value / MS for key, value in found.items() if key[0] == setting}
             regions, groups = sorted({r for r, _ in own}), sorted({g for _, g in own})
             if len(regions) > 1 and len(groups) > MATRIX_GROUPS:
@@ -315,7 +366,7 @@ class ChartSelector:
             frame = ChartFrame(
                 f"routes-{protocol}",
                 f"Median latency by place, ms: {protocol}",
-                "From the region of the sender to the first delivery in a group.",
+                f"From the region of the sender to the first delivery in a group.{which}",
                 Axis("group"),
                 Axis(""),
             )
@@ -328,7 +379,8 @@ def select_content(tables: Tables, plans: Mapping[str, Mapping[str, Any]]) -> Pa
     measured = MeasuredSettings(tables, plans)
     selector = ChartSelector(measured)
     # A single setting is a single point: there is nothing to compare.
-    compared = (selector.add_throughput_curves, selector.add_percentiles) if len(measured.settings) > 1 else ()
+    pictures = (selector.add_ranking, selector.add_throughput_curves, selector.add_percentiles)
+    compared = pictures if len(measured.settings) > 1 else ()
     single = (selector.add_cdfs, selector.add_heat_maps, selector.add_place_cdfs, selector.add_routes)
     for add_charts in (*compared, *single, selector.add_timelines, selector.add_bodies, selector.add_work):
         add_charts()
@@ -357,6 +409,17 @@ def _format_large_matrix(what: str, protocol: str, groups: int) -> str:
 
 def _format_facet(facet: str) -> str:
     return f": {facet}" if facet else ""
+
+
+def _scale(label: str, values: Sequence[float]) -> Axis:
+    """An axis from 0, or a logarithmic one if the values span decades."""
+    is_log = spans_decades(values)
+    return Axis(label, log=is_log, zero=not is_log)
+
+
+def _take_ends(rankings: Sequence[Ranking]) -> list[Ranking]:
+    """The first and the last: the lowest and the highest load, where it varies."""
+    return list(rankings) if len(rankings) < 2 else [rankings[0], rankings[-1]]
 
 
 def _has_both(row: Row) -> bool:

@@ -1,18 +1,21 @@
 """The page: one self-contained HTML file. The verdict first, then what was run, charts, tables.
 
-No script, no font, no request: it can be mailed, archived and read without a network. It follows the reader's
-preference for light or dark, with one column on a phone and two on a desktop.
+No font, no request: it can be mailed, archived and read without a network, which its content policy enforces. It
+follows the reader's preference for light or dark, with one column on a phone and two on a desktop. A script within the
+page adds what a reader points at, filters and enlarges; without it everything is there to read and to print.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
 from typing import Any, Final
 
 from amcast.figures import style
 from amcast.figures.chart_selection import PageContent
 from amcast.figures.charts import Chart, format_compact
+from amcast.figures.interaction import CSS as INTERACTION_CSS
+from amcast.figures.interaction import SCRIPT, render_filters
 from amcast.figures.tables import PageTable
 
 MAX_FAILURES: Final = 20
@@ -42,6 +45,8 @@ class ReportSummary:
 
     title: str
     verdict: str
+    meaning: tuple[str, str] | None = None
+    """The verdict in a word and in a sentence, where it is not about properties."""
     story: tuple[str, ...] = ()
     """Sentences behind the verdict."""
     tiles: tuple[tuple[str, str], ...] = ()
@@ -50,6 +55,9 @@ class ReportSummary:
     """What was run: field, value."""
     verdicts: tuple[PageTable, ...] = ()
     failures: tuple[FailedRun, ...] = ()
+    timeline: str = ""
+    """An SVG of the seconds around a fault."""
+    timeline_caption: str = ""
     spacetime: str = ""
     """An SVG of some part of a run."""
     spacetime_caption: str = ""
@@ -59,28 +67,37 @@ class ReportSummary:
 
 def render_page(summary: ReportSummary, content: PageContent) -> str:
     """The whole file."""
-    word, meaning = VERDICT_TEXTS[summary.verdict]
+    word, meaning = summary.meaning or VERDICT_TEXTS[summary.verdict]
+    verdicts = [_render_section(table.title, _render_page_table(table)) for table in summary.verdicts]
+    # Of one protocol, a reader asks first what holds; of several, how they compare.
+    is_comparison = len(content.protocols) > 1
     parts = [
         f'<header><p class="kicker">amcast report</p><h1>{escape(summary.title)}</h1>',
         f'<div class="verdict {summary.verdict}" role="status"><strong>{word}</strong><span>{meaning}</span></div>',
         *(f'<p class="story">{escape(sentence)}</p>' for sentence in summary.story),
         _render_tiles(summary.tiles),
         "</header><main>",
-        _render_facts(summary.facts),
-        *(_render_section(table.title, _render_page_table(table)) for table in summary.verdicts),
+        _render_answers(content.answers),
         _render_failures(summary.failures),
+        *([] if is_comparison else verdicts),
+        render_filters(content.protocols, _list_groups(summary.timeline)),
+        _render_drawing("Around the fault", "timeline", summary.timeline, summary.timeline_caption),
         _render_charts(content.charts),
-        _render_spacetime(summary),
-        *(_render_section(table.title, _render_page_table(table)) for table in content.tables),
+        _render_drawing("In space and time", "spacetime", summary.spacetime, summary.spacetime_caption),
+        _render_facts(summary.facts),
+        *(verdicts if is_comparison else []),
+        *(_render_section(table.title, _render_page_table(table, content.protocols)) for table in content.tables),
         _render_notes([*content.left_out, *summary.notes]),
-        "</main>",
+        f"</main><script>{SCRIPT}</script>",
     ]
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline';"
+        " script-src 'unsafe-inline'\">"
         f"<title>{escape(summary.title)}: {word.lower()}</title>"
-        f"<style>{style.build_css_variables()}{CSS}</style></head><body>"
+        f"<style>{style.build_css_variables()}{CSS}{INTERACTION_CSS}</style></head><body>"
     )
     return head + "\n".join(part for part in parts if part) + "</body></html>\n"
 
@@ -125,19 +142,31 @@ def _render_chart(picture: Chart) -> str:
     table = _render_table(picture.headings, [tuple(_format_cell(cell) for cell in row) for row in picture.rows[:300]])
     more = f"<p>The first 300 of {len(picture.rows)} rows.</p>" if len(picture.rows) > 300 else ""
     return (
-        f'<figure id="{escape(picture.name)}"><h3>{escape(picture.title)}</h3>{picture.inline}'
-        f"<figcaption>{escape(picture.caption)}</figcaption>"
+        f'<figure id="{escape(picture.name)}"{" class=wide" if picture.is_wide else ""}>'
+        f"<h3>{escape(picture.title)}</h3>{picture.inline}"
+        f"<figcaption>{_format_text(picture.caption)}</figcaption>"
         f'<details><summary>Numbers</summary><div class="scroll">{table}</div>{more}'
         f"<p>pictures/{escape(picture.name)}.svg, pictures/{escape(picture.name)}.csv</p></details></figure>"
     )
 
 
-def _render_spacetime(summary: ReportSummary) -> str:
-    if not summary.spacetime:
-        return ""
-    drawing = scope_styles(summary.spacetime[summary.spacetime.index("<svg") :], "spacetime")
-    caption = f"<p>{escape(summary.spacetime_caption)}</p>"
-    return _render_section("In space and time", f'{caption}<div class="scroll spacetime" tabindex="0">{drawing}</div>')
+def _render_drawing(title: str, name: str, svg: str, caption: str) -> str:
+    if not svg:
+        # A caption alone says why there is no drawing.
+        return _render_section(title, f"<p>{_format_text(caption)}</p>") if caption else ""
+    drawing = scope_styles(svg[svg.index("<svg") :], name)
+    inner = f'<div class="scroll spacetime {name}" tabindex="0">{drawing}</div>'
+    return _render_section(title, f'<p>{_format_text(caption)}</p><figure class="drawn">{inner}</figure>')
+
+
+def _list_groups(svg: str) -> list[str]:
+    """The groups whose parts of a drawing can be filtered."""
+    return [unescape(name) for name in dict.fromkeys(re.findall(r'data-group="([^"]*)"', svg)) if name != "clients"]
+
+
+def _render_answers(answers: Sequence[str]) -> str:
+    items = "".join(f"<li>{_format_text(answer)}</li>" for answer in answers)
+    return _render_section("Who answers first", f'<ul class="answers">{items}</ul>') if items else ""
 
 
 def scope_styles(svg: str, name: str) -> str:
@@ -161,32 +190,38 @@ def scope_styles(svg: str, name: str) -> str:
 
 
 def _render_notes(notes: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    items = "".join(f"<li>{_format_text(note)}</li>" for note in notes)
     return _render_section("How to read this", f"<ul>{items}</ul>") if items else ""
+
+
+def _format_text(text: str) -> str:
+    """A sentence; what stands between backticks is a command or a file."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _render_section(title: str, inner: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{inner}</section>"
 
 
-def _render_page_table(table: PageTable) -> str:
+def _render_page_table(table: PageTable, protocols: Sequence[str] = ()) -> str:
     open_rows = FIRST_ROWS if len(table.rows) > MAX_OPEN_ROWS else len(table.rows)
     rows, rest = table.rows[:open_rows], table.rows[open_rows:]
-    text = _render_table(table.headings, rows)
+    text = _render_table(table.headings, rows, protocols)
     if rest:
-        more = f'<div class="scroll" tabindex="0">{_render_table(table.headings, rest)}</div>'
+        more = f'<div class="scroll" tabindex="0">{_render_table(table.headings, rest, protocols)}</div>'
         text += f"<details><summary>{len(rest)} more rows</summary>{more}</details>"
-    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    note = f"<p>{_format_text(table.note)}</p>" if table.note else ""
     file = f"<p>All numbers: {escape(table.file)}</p>" if table.file else ""
     return f'<div class="scroll" tabindex="0">{text}</div>{note}{file}'
 
 
-def _render_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def _render_table(headings: Sequence[str], rows: Sequence[Sequence[Any]], protocols: Sequence[str] = ()) -> str:
+    """A table; a row whose first word is a protocol can be filtered by it."""
     numeric = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(headings))]
     kinds = ['class="n"' if number else "" for number in numeric]
     head = "".join(f"<th {kind}>{escape(text)}</th>" for text, kind in zip(headings, kinds, strict=True))
     body = "".join(
-        "<tr>"
+        f"<tr{_mark_row(row, protocols)}>"
         + "".join(f"<td {kind}>{_render_cell(cell)}</td>" for cell, kind in zip(row, kinds, strict=True))
         + "</tr>"
         for row in rows
@@ -194,8 +229,17 @@ def _render_table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def _mark_row(row: Sequence[Any], protocols: Sequence[str]) -> str:
+    words = str(row[0]).replace(",", " ").split()
+    if words and words[0] in protocols:
+        return f' data-series="{escape(words[0], quote=True)}"'
+    return ' class="soft"' if "not claimed" in row else ""
+
+
 def _render_cell(cell: Any) -> str:
     text = "" if cell is None else str(cell)
+    if text in ("worse", "better"):
+        return f'<b class="{"violated" if text == "worse" else "holds"}">{text}</b>'
     if text in ("holds", "ok", "violated", "unknown", "error", "crash", "timeout"):
         return f'<b class="{text}">{text}</b>'
     if text == "not claimed":
@@ -232,6 +276,7 @@ border-left:5px solid var(--tone);background:color-mix(in srgb,var(--tone) 10%,v
 .verdict.holds{--tone:#0c7a4e}.verdict.violated{--tone:#c02626}
 b.holds,b.ok{color:#0c7a4e}b.violated,b.crash{color:#c02626}b.unknown,b.error,b.timeout{color:#8a6d00}
 .soft{color:var(--soft)}
+.answers{padding-left:1.1rem;margin:0}.answers li{margin:.3rem 0}
 .story{margin:.7rem 0 0;overflow-wrap:anywhere}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.2rem,1fr));margin:1.6rem 0 0;
 border:1px solid var(--grid);border-radius:8px;overflow:hidden}
@@ -248,7 +293,9 @@ tbody tr:last-child td,tbody tr:last-child th{border-bottom:0}
 .facts td{overflow-wrap:anywhere}
 section>p,figcaption,details p{color:var(--soft);font-size:.86rem}
 .pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,26rem),1fr));gap:2.2rem 2.4rem}
-figure{margin:0;min-width:0}
+figure{margin:0;min-width:0;position:relative}
+figure.wide{grid-column:1/-1}
+.panels{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(46%,13rem),1fr));gap:.8rem 1rem}
 figure svg{width:100%;height:auto;display:block}
 figcaption{margin:.5rem 0}
 details{font-size:.86rem}
@@ -264,5 +311,10 @@ pre{margin:.4rem 0 0;padding:.5rem .7rem;background:var(--wash);border-radius:6p
 b.holds,b.ok{color:#3fb97f}b.violated,b.crash{color:#f47067}b.unknown,b.error,b.timeout{color:#e3b341}}
 @media(max-width:36rem){header,main{padding:0 1rem}header{padding-top:1.5rem}section{margin:2rem 0}
 .tiles{grid-template-columns:repeat(2,1fr)}}
-@media print{details{display:none}figure,section{break-inside:avoid}}
+@media print{:root{color-scheme:light}body{background:#fff;color:#000;font-size:10.5pt}
+header,main{max-width:none;padding:0}
+details,.tools,.enlarge{display:none}figure,.verdict,tr,.panels>div{break-inside:avoid}h2,h3{break-after:avoid}
+.scroll,details .scroll{overflow:visible;max-height:none}.spacetime svg{min-width:0}table{font-size:7.5pt}
+.facts td{overflow-wrap:anywhere}section{margin:1.4rem 0}
+.pictures{grid-template-columns:repeat(2,1fr);gap:1rem 1.4rem}.panels{grid-template-columns:repeat(4,1fr)}}
 """.replace("\n", "")

@@ -12,6 +12,8 @@ Tables = Mapping[str, Sequence[Row]]
 
 LOADS: Final = ("workload.outstanding", "topology.clients", "workload.rate", "workload.interval_ns")
 """Fields that are a load. The first of them that varies is the load of the page."""
+MIN_SEEDS: Final = 5
+"""An interval from fewer runs says more about their number than about the setting: none is shown."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class Setting:
 
     def __getitem__(self, path: str) -> Any:
         return look_up(dict(self.plan), path)
+
+    def interval(self, name: str) -> tuple[float | None, float | None]:
+        """The 95 % interval of a number over seeds, if there are enough of them."""
+        if self.row["runs"] < MIN_SEEDS:
+            return None, None
+        return self.row[f"{name}_low"], self.row[f"{name}_high"]
 
 
 class MeasuredSettings:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from amcast.figures.chart_selection import select_content
+from amcast.figures.chart_selection import PageContent, select_content
 from amcast.figures.charts import Chart
 from amcast.figures.html_page import ReportSummary, render_page
 from amcast.kernel.errors import UsageError
@@ -53,17 +53,22 @@ def write_report(summary: ReportSummary, measures: Path, out: Path) -> list[Path
     tables = read_tables(measures)
     plans = {row["setting"]: json.loads(row["plan"]) for row in tables["comparison"]}
     content = select_content(tables, plans)
+    return write_page_files(summary, content, render_page(summary, content), out)
+
+
+def write_page_files(summary: ReportSummary, content: PageContent, page: str, out: Path) -> list[Path]:
+    """Writes a page, its charts and their numbers; returns the files, the page first."""
     folder = out / CHART_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in (*folder.glob("*.svg"), *folder.glob("*.csv")):
             old.unlink()
         files = [file for picture in content.charts for file in _write_chart(picture, folder)]
-        if summary.spacetime:
-            svg_file = folder / "spacetime.svg"
-            svg_file.write_text(summary.spacetime)
-            files.append(svg_file)
-        (out / PAGE_FILE).write_text(render_page(summary, content))
+        for name, drawing in (("faults", summary.timeline), ("spacetime", summary.spacetime)):
+            if drawing:
+                (folder / f"{name}.svg").write_text(drawing)
+                files.append(folder / f"{name}.svg")
+        (out / PAGE_FILE).write_text(page)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from None
     return [out / PAGE_FILE, *files]

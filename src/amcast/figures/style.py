@@ -7,6 +7,7 @@ colour scheme applies; in its own file a chart stays light on white, as papers n
 import io
 import re
 from collections.abc import Sequence
+from html import escape
 from typing import Any, Final
 
 import matplotlib
@@ -119,10 +120,19 @@ def add_background(text: str) -> str:
     return re.sub(r"(<svg [^>]*>)", rf'\1<rect width="100%" height="100%" fill="{PAPER[0]}"/>', text, count=1)
 
 
-def to_inline_svg(text: str, name: str, label: str) -> str:
-    """The version for the page: no prologue, unique names, colours by variable, as wide as its container."""
+def mark_series(series: str, part: str) -> str:
+    """The name of a part of a drawing that shows a series; `to_inline_svg` makes an attribute of it."""
+    return f"series:{series}:{part}"
+
+
+def to_inline_svg(text: str, name: str, label: str, places: str = "[]") -> str:
+    """The version for the page: no prologue, unique names, colours by variable, as wide as its container.
+
+    `places` are those that answer to a pointer, as JSON.
+    """
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="series:([^"]*):[^":]*"', r'data-series="\1"', text)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
@@ -131,7 +141,7 @@ def to_inline_svg(text: str, name: str, label: str) -> str:
     box = re.search(r'viewBox="[^"]+"', head[0])
     opening = (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-        f' {box[0] if box else ""} role="img" aria-label="{label}">'
+        f' {box[0] if box else ""} role="img" aria-label="{label}" data-places="{escape(places, quote=True)}">'
     )
     return _replace_colours(opening + text[head.end() :])
 

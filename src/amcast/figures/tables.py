@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from amcast.figures.measured_settings import MeasuredSettings, Row, match_by
+from amcast.figures.measured_settings import MIN_SEEDS, MeasuredSettings, Row, match_by
+from amcast.trace.notes import describe_note
 
 MAX_ROWS: Final = 60
 PERCENTILES: Final = ("p50", "p90", "p95", "p99")
@@ -40,8 +41,8 @@ def tabulate_settings(measured: MeasuredSettings) -> PageTable | None:
     rows = []
     for setting in measured.settings:
         row = setting.row
-        half = row["throughput_per_s_high"]
-        interval = "" if half is None else f" ± {format_number(half - row['throughput_per_s'])}"
+        high = setting.interval("throughput_per_s")[1]
+        interval = "" if high is None else f" ± {format_number(high - row['throughput_per_s'])}"
         rows.append(
             (
                 measured.label(setting),
@@ -55,7 +56,9 @@ def tabulate_settings(measured: MeasuredSettings) -> PageTable | None:
             )
         )
     headings = ("setting", "runs", "not ok", "messages/s", "p50 ms", "p90", "p95", "p99", "max", "packets", "bytes")
-    note = "± is the 95 % interval over seeds; packets and bytes are per multicast."
+    note = (
+        f"± is the 95 % interval over seeds, where there are at least {MIN_SEEDS}; packets and bytes are per multicast."
+    )
     return _build_table("Every setting", headings, rows, "comparison.csv", note)
 
 
@@ -180,6 +183,7 @@ def tabulate_paths(measured: MeasuredSettings) -> PageTable | None:
         (
             measured.label(s),
             key[1],
+            describe_note(key[1]),
             format_number(notes[key]),
             format_percent(share[key]),
             format_ms(with_it.get(key)),
@@ -188,8 +192,12 @@ def tabulate_paths(measured: MeasuredSettings) -> PageTable | None:
         for s in measured.settings
         for key in sorted(key for key in share if key[0] == s.row["setting"])
     ]
-    headings = ("setting", "noted", "times", "of messages", "mean ms with", "without")
-    return _build_table("Fast and slow paths", headings, rows, "paths.csv", "What processes noted about messages.")
+    headings = ("setting", "noted", "meaning", "times", "of messages", "mean ms with", "without")
+    note = (
+        "What processes noted. Of messages: the share of multicasts that it was noted about; mean: their latency, and"
+        " that of the others."
+    )
+    return _build_table("Fast and slow paths", headings, rows, "paths.csv", note)
 
 
 def tabulate_recovery(measured: MeasuredSettings) -> PageTable | None:

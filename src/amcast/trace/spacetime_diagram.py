@@ -35,9 +35,8 @@ COLOURS: Final = (
     ("#e87ba4", "#d55181"),
     ("#eb6834", "#d95926"),
 )
-"""(light, dark) for messages in order of their multicast; after the last colour the first is used again, with another
-name.
-"""
+"""(light, dark) for messages in order of their multicast; the others are drawn in a neutral colour."""
+OTHERS: Final = ("#77756f", "#8f8d86")
 
 T = TypeVar("T")
 
@@ -100,7 +99,7 @@ class _Diagram:
     def __init__(self, run: Run, selection: Selection, arrows: int, marks: int, width: int) -> None:
         self._run = run
         self._selection = selection
-        self._origin = find_origin(run)
+        self._origin = selection.origin_ns or find_origin(run)
         self._omissions: list[str] = []
         self._marks, self._arrows = self._apply_limits(
             _Earliest(_iterate_marks(run, selection), lambda mark: (mark.at_ns, mark.process), marks),
@@ -164,7 +163,9 @@ class _Diagram:
         shown = {mark.message for mark in self._marks} | {m for arrow in self._arrows for m in arrow.messages}
         times = dict(zip(self._run.multicasts["message"], self._run.multicasts["at_ns"], strict=True))
         order = sorted(shown, key=lambda message: (times.get(message, 0), message))
-        return {message: place % len(COLOURS) for place, message in enumerate(order)}
+        # The message that was asked for has the first colour; those behind the last colour share a neutral one.
+        order.sort(key=lambda message: message != self._selection.message)
+        return {message: min(place, len(COLOURS)) for place, message in enumerate(order)}
 
     def _format_time(self, at_ns: int) -> str:
         return format_time(at_ns - self._origin)
@@ -249,7 +250,9 @@ class _Diagram:
                 yield f'<text class="cut" x="{x}" y="{TOP - 30}" text-anchor="middle">{text}</text>'
 
     def _draw_arrow(self, arrow: DiagramArrow) -> Iterator[str]:
-        colour = self._colour[arrow.messages[0]] if arrow.messages else "none"
+        wanted = self._selection.message
+        about = wanted if wanted in arrow.messages else arrow.messages[0] if arrow.messages else None
+        colour = "none" if about is None else self._colour[about]
         x1, y1, y2 = self._x(arrow.sent_ns), self._y[arrow.source], float(self._y[arrow.target])
         ends = [self._names.get(process, f"p{process}?") for process in (arrow.source, arrow.target)]
         title = f"{arrow.body} from {ends[0]} to {ends[1]}, sent at {self._format_time(arrow.sent_ns)}"
@@ -325,7 +328,7 @@ class _Diagram:
 
 
 def _iterate_marks(run: Run, selection: Selection) -> Iterator[DiagramMark]:
-    origin, names = find_origin(run), process_names(run)
+    origin, names = selection.origin_ns or find_origin(run), process_names(run)
     rows = run.multicasts
     for message, sender, at in zip(rows["message"], rows["sender"], rows["at_ns"], strict=True):
         if selection.includes_time(at) and selection.includes_message(message) and selection.includes_process(sender):
@@ -382,7 +385,7 @@ def _draw_cross(x: float, y: float, kind: str) -> str:
 
 
 def _draw_arrow_heads() -> Iterator[str]:
-    for name in (*map(str, range(len(COLOURS))), "none"):
+    for name in (*map(str, range(len(COLOURS) + 1)), "none"):
         yield (
             f'<marker id="head{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7"'
             f' orient="auto"><path class="f{name}" d="M0 0.6L8 4L0 7.4z"/></marker>'
@@ -391,7 +394,9 @@ def _draw_arrow_heads() -> Iterator[str]:
 
 def _build_style() -> str:
     def colours(which: int) -> str:
-        rules = [f".c{i}{{stroke:{pair[which]}}}.f{i}{{fill:{pair[which]}}}" for i, pair in enumerate(COLOURS)]
+        rules = [
+            f".c{i}{{stroke:{pair[which]}}}.f{i}{{fill:{pair[which]}}}" for i, pair in enumerate((*COLOURS, OTHERS))
+        ]
         return "".join(rules)
 
     light = (

@@ -145,7 +145,12 @@ def _list_named_groups(run: Run) -> Iterator[tuple[str, list[int]]]:
     topology = run.meta.topology
     groups = topology.get("groups") if isinstance(topology, dict) else None
     for group in groups if isinstance(groups, list) else ():
-        if isinstance(group, dict) and isinstance(group.get("name"), str) and isinstance(group.get("members"), list):
+        if (
+            isinstance(group, dict)
+            and isinstance(group.get("name"), str)
+            and group["name"]
+            and isinstance(group.get("members"), list)
+        ):
             members = [member for member in group["members"] if isinstance(member, int)]
             if members:
                 yield group["name"], members

@@ -1,0 +1,46 @@
+"""Two runs on one page: what differs with its interval, and both in one picture."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amcast.cli.main import run
+from tests.figures.test_report import read_page
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    for name, protocol in (("one", "skeen"), ("two", "basecast")):
+        out = str(folder / name)
+        assert run(["simulate", "-p", protocol, "--replicas", "1", "--messages", "60", "--out", out, "--json"]) == 0
+    return folder
+
+
+def test_two_runs_are_on_one_page(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    assert run(["diff", "one", "two", "--out", "page", "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    page = Path(answer["page"])
+    reader = read_page(page)
+    assert "one and two" in reader.text
+    assert "Not shown" in reader.text
+    rows = answer["settings"][0]["numbers"]
+    assert {one["number"] for one in rows if one["gated"]} <= set(reader.text)
+    figures = [attributes["id"] for tag, attributes in reader.seen if tag == "figure"]
+    assert figures == ["differences", "distributions", "throughput"]
+    assert (page.parent / "pictures" / "distributions.csv").read_text().count("before") > 5
+    assert (page.parent / "pictures" / "distributions.csv").read_text().count("after") > 5
+    changed = next(one for one in rows if one["number"] == "bytes_per_multicast")
+    assert f"bytes_per_multicast, difference: {100 * changed['share']:.3g}"[:40] in page.read_text()
+
+
+def test_page_is_refused_where_no_file_can_be(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    assert run(["diff", "one", "two", "--out", "s3://bucket/page"]) == 64
+    assert "expected a local folder" in capsys.readouterr().err

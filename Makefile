@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test tests lint style types bench campaign mutation docs release clean
+.PHONY: help setup run test tests lint style types bench campaign mutation docs release lock pictures clean
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -14,8 +14,13 @@ setup: $(VENV)/.done  ## a .venv with everything the project needs
 $(VENV)/.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "amcast needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 setup" >&2; exit 64; }
 	$(PYTHON) -m venv $(VENV)
+ifdef LOCK
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+else
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24' 'setuptools>=77' wheel
 	$(BIN)/python -m pip install --quiet --editable '.[spark,dev]'
+endif
 	@touch $@
 
 # Tests start hundreds of interpreters: they find their modules compiled, even where the environment forbids a cache.
@@ -62,8 +67,19 @@ docs: setup  ## the documentation as a site that needs no network: build/site/in
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m docs.site
 
+pictures: setup  ## the pictures of the documentation, from a simulation, a cluster and a sweep on this machine
+	$(BIN)/python -m docs.pictures
+
 release: setup  ## a wheel in dist/, the same bytes twice, checked, with its list of components; nothing is uploaded
 	$(BIN)/python -m release
+
+lock:  ## release/ci.lock: every package that tests need, with its version and hashes; make setup LOCK=release/ci.lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet 'uv>=0.5'
+	build/lock/bin/uv pip compile pyproject.toml release/build.in --extra spark --extra dev --universal \
+		--python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
+		--quiet --output-file release/ci.lock
+	sed -i "1i # Every package that the tests need, with hashes; \`make lock\` writes it." release/ci.lock
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis runs build dist

@@ -3,7 +3,7 @@
 It is never run: the ignored error of the last line is one that mypy must find, else it reports an unused comment.
 """
 
-from typing import assert_type
+from typing import Literal, assert_type
 
 import amcast
 
@@ -12,6 +12,10 @@ assert_type(amcast.connect_blocking("cluster.toml"), amcast.BlockingClient)
 assert_type(amcast.subscribe("cluster.toml", "orders"), amcast.Subscription)
 assert_type(amcast.run_replica("cluster.toml", "orders/1"), amcast.Replica)
 assert_type(amcast.read_cluster("cluster.toml"), amcast.Cluster)
+assert_type(amcast.simulate("plan.toml", seed=1), amcast.SimulatedRun)
+assert_type(amcast.simulate({"protocol": "skeen"}).verdict, Literal["holds", "violated", "unknown"])
+assert_type(amcast.sweep("plan.toml").rows, int)
+assert_type(amcast.advise(["eu", "us"], mix="1 home").reasons, list[str])
 
 
 async def use(client: amcast.Client) -> amcast.Receipt:

@@ -22,6 +22,7 @@ site_name = "amcast"
 site_description = "Atomic multicast: one order for a sharded service"
 copyright = "Apache-2.0"
 docs_dir = "pages"
+extra_css = ["extra.css"]
 site_dir = "site"
 use_directory_urls = false
 nav = {navigation}
@@ -102,7 +103,8 @@ def write_sources(work: Path, pages: dict[str, str], files: dict[str, Path]) -> 
         target = work / "pages" / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, target)
-    shutil.copyfile(Path(__file__).with_name("worker.js"), work / "pages" / "worker.js")
+    for name in ("worker.js", "extra.css"):
+        shutil.copyfile(Path(__file__).with_name(name), work / "pages" / name)
     navigation = format_navigation(list(list_navigation(pages)))
     (work / "zensical.toml").write_text(CONFIG.format(navigation=navigation, sources=json.dumps(str(ROOT / "src"))))
 

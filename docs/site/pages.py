@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("index.md", "quickstart.md", "guarantees.md", "glossary.md"),
+    "Start": ("index.md", "quickstart.md", "guarantees.md", "limits.md", "glossary.md"),
     "Concepts": (
         "MODEL.md", "real-time.md", "protocols/", "convoys.md", "worst-case.md", "cost.md", "ARCHITECTURE.md",
         "decisions/",
@@ -21,7 +21,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Build services": ("client.md", "services.md", "apps/", "source/examples/"),
     "Operate": ("live.md", "operate.md", "membership.md", "torture.md"),
     "Laboratory": (
-        "workloads.md", "search.md", "evidence.md", "spark.md", "reports.md", "reproduction.md", "real-time/",
+        "advise.md", "workloads.md", "search.md", "evidence.md", "spark.md", "reports.md", "reproduction.md",
+        "real-time/",
     ),
     "Reference": ("commands/", "api.md", "RESULTS.md", "changelog.md", "contributing.md"),
 }  # fmt: skip
@@ -77,7 +78,8 @@ class Gatherer:
         if not aim.exists():
             raise DeadLinkError(f"{file.relative_to(self.root)}: {target} does not exist")
         relative = posixpath.relpath(self._include(aim), posixpath.dirname(place))
-        return f"[{found['text']}]({relative}{'#' if anchor else ''}{anchor})"
+        text = name_page(found["text"], aim)
+        return f"[{text}]({relative}{'#' if anchor else ''}{anchor})"
 
     def _include(self, aim: Path) -> str:
         """Makes sure that the site has a file or folder of the project; returns its path in the site."""
@@ -122,6 +124,14 @@ def split_code(text: str) -> Iterator[tuple[str, bool]]:
     """The parts of a page, and whether each is a block of code."""
     for part in re.split(r"(^```.*?^```[^\n]*$)", text, flags=re.MULTILINE | re.DOTALL):
         yield part, part.startswith("```")
+
+
+def name_page(text: str, aim: Path) -> str:
+    """The text of a link: the title of its page, where the text is the name of a Markdown file."""
+    if not re.fullmatch(r"[\w./-]+\.md|docs/[\w/-]+/?", text):
+        return text
+    page = aim / "README.md" if aim.is_dir() else aim
+    return title_of(page.read_text()).partition(":")[0] if page.is_file() else text
 
 
 def title_of(text: str) -> str:
@@ -217,13 +227,13 @@ def describe_command(name: str, command: Any) -> str:
         label, found, example = " ".join(paragraph.split()).partition(": amcast ")
         if found and label.startswith("Example"):
             lines = "\n".join(part.strip() for part in f"amcast {example}".split("|   "))
-            paragraphs.append(f"{label}:\n\n```\n{lines}\n```")
+            paragraphs.append(f"{label}:\n\n```sh\n{lines}\n```")
         else:
             paragraphs.append(" ".join(paragraph.split()))
     arguments = [option for option in command.params if not option.opts[0].startswith("-")]
     options = [option for option in command.params if option.opts[0].startswith("-") and option.name != "help"]
     usage = " ".join([name, "[OPTIONS]" if options else "", *(str(one.name).upper() for one in arguments)])
-    text = f"# {name}\n\n```\n{' '.join(usage.split())}\n```\n\n" + "\n\n".join(paragraphs) + "\n"
+    text = f"# {name}\n\n```sh\n{' '.join(usage.split())}\n```\n\n" + "\n\n".join(paragraphs) + "\n"
     for heading, found_params in (("Arguments", arguments), ("Options", options)):
         if found_params:
             rows = "\n".join(describe_parameter(one) for one in found_params)

@@ -3,6 +3,7 @@
 `make docs` builds the site with its generator and checks every link and anchor of the result as well.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,16 @@ def test_built_pages_load_nothing_from_elsewhere(tmp_path: Path) -> None:
     page.write_text('<a href="#c">c</a><p id="b">')
     with pytest.raises(DeadLinkError, match=r"inside/a\.html: #c"):
         check_pages(tmp_path)
+
+
+def test_links_have_the_titles_of_their_pages(pages: dict[str, str]) -> None:
+    assert "[Quick start](quickstart.md)" in pages["index.md"]
+    assert not re.findall(r"\[[\w/-]+\.md\]\(", pages["index.md"])
+
+
+def test_what_is_not_promised_is_said_in_plain_words(pages: dict[str, str]) -> None:
+    for place in ("guarantees.md", "limits.md"):
+        plain = re.sub(r"[*\s]+", " ", pages[place])
+        assert 'not linearizable over several groups unless `order = "real-time"` is set' in plain
+    assert "AMCAST_CONFIG" in pages["index.md"]
+    assert "AMCAST_CONFIG" in pages["quickstart.md"]

@@ -25,6 +25,7 @@ CASES: list[tuple[str, dict[str, object]]] = [
     ("social", {}),
     ("thesis", {"sets": "D2"}),
     ("thesis", {"sets": "D3"}),
+    ("mix", {"mix": "70% home, 25% home+nearest, 5% all"}),
 ]
 
 
@@ -77,6 +78,7 @@ def environments_table() -> str:
             delays.append(f"client {facts.client_ms:g}")
         if facts.matrix:
             delays.append(f"`{facts.matrix}`")
+        delays = delays or ["those of the plan"]
         bandwidth = f"{facts.bandwidth:,} B/s".replace(",", " ") if facts.bandwidth else "-"
         rows.append(
             f"| {name} | {facts.summary} | {facts.delays}: {', '.join(delays)} | {facts.leaders or '-'} |"

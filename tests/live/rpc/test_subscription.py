@@ -1,13 +1,16 @@
 """Subscriptions read a group's deliveries without gap or repetition, whatever replicas and readers do."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from amcast.cluster import connect, connect_blocking, local_cluster, run_replica, subscribe
 from amcast.kernel.errors import CannotTellError, UsageError
+from amcast.kernel.ids import ProcessId
 from amcast.kernel.message import Message
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
@@ -15,6 +18,7 @@ from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.host.recent_deliveries import MissedDeliveriesError, RecentDeliveries
 from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.rpc.client import RpcClient
+from amcast.live.rpc.messages import Progress
 from amcast.live.rpc.subscription import Subscription
 from amcast.live.server.replica import Replica
 from tests.live.cluster import run
@@ -138,6 +142,36 @@ def test_expired_position_raises_missed_deliveries(tmp_path: Path) -> None:
             assert numbers(await read(client.deliveries("orders", since=first), 60 - first)) == list(range(first, 60))
 
     run(main())
+
+
+def test_deliveries_are_not_called_missed_while_a_silent_replica_may_hold_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "small").mkdir()
+        small = configured(tmp_path / "small", limits={**QUICK, "recent_bytes": 500})
+        cluster = configured(tmp_path)
+        async with Members(cluster) as members:
+            await members.stop("orders/1")
+            members.running["orders/1"] = forgetful = run_replica(replace(cluster, limits=small.limits), "orders/1")
+            await forgetful.__aenter__()
+            await forgetful.caught_up()
+            async with connect(cluster) as client:
+                await talk(client, 0, 20)
+                subscription = client.deliveries("orders", since=0)
+                fetch = subscription._rpc.fetch_progress
+                answers: list[Mapping[ProcessId, Progress]] = []
+
+                async def fetch_of_one(
+                    processes: Iterable[ProcessId], within_s: float | None = None
+                ) -> Mapping[ProcessId, Progress]:
+                    """Answers as if only the first replica did, three times."""
+                    answers.append(await fetch([0] if len(answers) < 3 else processes, within_s))
+                    return answers[-1]
+
+                subscription._rpc.fetch_progress = fetch_of_one  # type: ignore[method-assign, assignment]
+                assert numbers(await read(subscription, 20)) == list(range(20))
+            assert [answer[0].first > 0 for answer in answers] == [True] * 4
+
+    run(main(), timeout_s=60)
 
 
 async def read_nothing_while(work: object) -> None:

@@ -306,10 +306,12 @@ class Subscription:
                 self._call = call
                 self._progress_at = loop.time()
                 return call
+            late = loop.time() > deadline
             if progress and all(one.first > self._position for one in progress.values()):
-                first = min(one.first for one in progress.values())
-                raise MissedDeliveriesError(f"group {self._name}", self._position, first)
-            if loop.time() > deadline:
+                if late or len(progress) == len(self._members):  # one that is silent now may still hold it
+                    first = min(one.first for one in progress.values())
+                    raise MissedDeliveriesError(f"group {self._name}", self._position, first)
+            elif late:
                 raise CannotTellError(self._describe_failures())
             await asyncio.sleep(wait)
             await self._follow()

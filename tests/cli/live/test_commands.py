@@ -87,3 +87,10 @@ def test_commands_fail_when_no_node_answers(nowhere: Path, capsys: pytest.Captur
     assert "delivered" not in output, "no node can tell"
     assert run(["explain", *config, "5", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["delivered"] == []
+
+
+def test_tail_says_that_no_replica_answers_while_it_waits(nowhere: Path) -> None:
+    command = [sys.executable, "-m", "amcast", "tail", "orders", "--config", str(nowhere)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines_until(process, "no replica of group orders answers yet; trying for 30 s")
+        process.terminate()

@@ -1,5 +1,6 @@
 """Commands of the live cluster: demo, serve, up, call, send, tail, log."""
 
+import asyncio
 import signal
 import time
 from contextlib import suppress
@@ -23,6 +24,8 @@ CONNECT_S = 10.0
 """Longest time to wait for a connection."""
 MIN_TIMEOUT_S = 0.1
 """Shortest useful time-out."""
+SILENT_S = 1.0
+"""How long `tail` waits for a replica before it says so."""
 ConfigOption = Annotated[
     Path,
     typer.Option(
@@ -324,11 +327,18 @@ def tail(
     Examples: amcast tail --config cluster.toml orders --since 0   |   amcast tail orders --name billing
     """
     from amcast.cluster import subscribe
+    from amcast.live.rpc.subscription import TIMEOUT_S
     from amcast.live.server.node import run_loop
 
     async def follow() -> None:
         left = count
         reading = subscribe(config, group, since=since, only_closed=only_closed, name=name, client=client_name)
+
+        def say_waiting() -> None:
+            if reading.source < 0:
+                err.print(f"no replica of group {group} answers yet; trying for {TIMEOUT_S:g} s", markup=False)
+
+        asyncio.get_running_loop().call_later(SILENT_S, say_waiting)
         async with reading as deliveries:
             async for delivery in deliveries:
                 _show(delivery, json)

@@ -3,6 +3,8 @@
 import asyncio
 import platform
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -213,3 +215,14 @@ def test_cluster_toml_assigns_processes_and_addresses(tmp_path: Path) -> None:
 
 def test_free_ports_are_distinct() -> None:
     assert len(set(find_free_ports(50))) == 50
+
+
+def test_free_port_is_not_given_to_another_process() -> None:
+    (port,) = find_free_ports(1)
+    program = (
+        "from amcast.live.operations import local_cluster\n"
+        f"local_cluster.FIRST_PORT = local_cluster.LAST_PORT = {port}\n"
+        "local_cluster.find_free_ports(1)"
+    )
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "no 1 free ports" in other.stderr

@@ -1,7 +1,7 @@
 """Commands of the live cluster: demo, serve, up, call, send, tail, log."""
 
-import asyncio
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -338,7 +338,9 @@ def tail(
             if reading.source < 0:
                 err.print(f"no replica of group {group} answers yet; trying for {TIMEOUT_S:g} s", markup=False)
 
-        asyncio.get_running_loop().call_later(SILENT_S, say_waiting)
+        silence = threading.Timer(SILENT_S, say_waiting)
+        silence.daemon = True
+        silence.start()
         async with reading as deliveries:
             async for delivery in deliveries:
                 _show(delivery, json)

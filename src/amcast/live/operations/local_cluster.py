@@ -8,6 +8,7 @@
 """
 
 import asyncio
+import fcntl
 import os
 import platform
 import random
@@ -15,8 +16,10 @@ import select
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -37,7 +40,8 @@ SETTLE_POLL_S: Final = 0.2
 
 
 def find_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports without a listener."""
+    """Ports without a listener, which no other process gets from here while this one lives: not even the port of a node
+    that is down for a moment."""
     rng = random.Random()
     ports: list[int] = []
     tried = 0
@@ -52,9 +56,26 @@ def find_free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
                 probe.bind((host, port))
             except OSError:
                 continue
-        if port not in ports:
+        if port not in ports and _reserve(port):
             ports.append(port)
     return ports
+
+
+@cache
+def _open_reservations() -> int:
+    """Opens the file whose byte n is locked by whoever uses port n; one for each user of the machine."""
+    path = Path(tempfile.gettempdir()) / f"amcast-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _reserve(port: int) -> bool:
+    """Reserves a port against other processes, until this one ends."""
+    reservations = _open_reservations()
+    try:
+        fcntl.lockf(reservations, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def format_local_config(groups: Mapping[str, int], **fields: Any) -> str:

@@ -220,6 +220,52 @@ def test_full_disk_fails_the_write_and_keeps_what_was_acknowledged(space: int) -
     assert read(open_folder(files)) == [b"kept"]
 
 
+def test_commit_whose_sync_failed_does_not_pass_for_durable() -> None:
+    """After a failed sync the system may show what was written, and never write it."""
+    files = SimulatedFiles("failing")
+    folder = open_folder(files)
+    write(folder, b"a")
+    files.failing_syncs = 1
+    with pytest.raises(OSError, match="cannot be written"):
+        write(folder, b"b")
+    files.kill_process()
+    after = open_folder(files)
+    assert read(after) == [b"a"]
+    write(after, b"c")
+    files.cut_power(Random(0))
+    assert read(open_folder(files)) == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("harm", ["last segment removed", "last commit zero", "older log"])
+def test_log_that_ends_before_what_its_folder_remembers_is_doubtful(harm: str, end: str) -> None:
+    """Also where nobody else counts the records of a folder: in a group of one."""
+    files = SimulatedFiles("behind")
+    folder = open_folder(files, 2048)
+    write(folder, b"a" * 300)
+    older = {name: data for name, data in files.copy().items() if name.endswith(".log")}
+    for _ in range(5):
+        write(folder, b"b" * 600)
+    if end == "closed":
+        folder.close()
+    else:
+        folder.remember((), True)
+        files.kill_process()
+    whole = {name: data for name, data in files.copy().items() if name.endswith(".log")}
+    last = max(whole)
+    assert last > "00000002.log"
+    data = whole[last]
+    at = len(data.rstrip(b"\0")) // SECTOR * SECTOR - SECTOR
+    harmed = {
+        "last segment removed": {name: data for name, data in whole.items() if name != last},
+        "last commit zero": {**whole, last: data[:at] + bytes(len(data) - at)},
+        "older log": older,
+    }[harm]
+    rest = {name: data for name, data in files.copy().items() if name not in whole}
+    files.put_back({**rest, **harmed})
+    assert "it had record" in open_folder(files, 2048).state.reason
+
+
 def test_operator_who_accepts_a_loss_keeps_the_records_before_the_damage() -> None:
     files = SimulatedFiles("rotten")
     folder = open_folder(files)

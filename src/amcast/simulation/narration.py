@@ -137,7 +137,8 @@ def _is_clearer_by_events(action: AnyAction) -> bool:
 _DISK_FAULTS: Final = {
     "short": "the next writes and reads do only a part of what they are asked",
     "lost": "it claims to have done the next writes, and has not",
-    "rot": "a bit flips",
+    "rot": "a bit flips, or a sector is zero",
+    "fail": "its next sync fails",
     "cut": "its power will be cut during the next start",
     "full": "it is full",
     "space": "it has space again",

@@ -102,12 +102,14 @@ def read_range(file: File, size: int, at: int) -> bytes:
 
 
 def read_file(files: Files, name: str) -> bytes | None:
-    """Reads a file by its name; None if there is none."""
+    """Reads a file by its name from the disk; None if there is none. What a sync has refused may still be in memory,
+    and must not pass for durable."""
     try:
         file = files.open(name)
     except FileNotFoundError:
         return None
     try:
+        file.forget_cached()
         return read_all(file)
     finally:
         file.close()

@@ -4,6 +4,7 @@ Opening a folder begins an incarnation and tells what the folder is worth (`kern
 as it is until `discard` puts it aside: the node has asked its group by then.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -83,7 +84,7 @@ class StorageFolder:
             divergence=divergence,
             accepts_loss=self._identity.accepts_loss and not admitted,
         )
-        self._identity = write_identity(self._files, identity)
+        self._write_identity(identity)
 
     def discard(self, records: int = 0, incarnation: int = 0) -> None:
         """Puts the log and the client ids aside and begins a new log. Its record numbers are above all earlier ones,
@@ -95,7 +96,7 @@ class StorageFolder:
         self._identity = replace(self._identity, incarnation=last, doubt="", is_lost=True, starts=())
         if self.log is None:
             self._put_aside()
-            self._identity = write_identity(self._files, self._identity)
+            self._write_identity(self._identity)
             return
         self.log.close()
         self._begin_discarding(max(self.log.next_number, records))
@@ -108,13 +109,14 @@ class StorageFolder:
         self.discard()
         if self.log is not None and records:
             self.log.write([(record, False) for record in records])
-        self._identity = write_identity(
-            self._files, replace(self._identity, accepts_loss=True, is_lost=False, divergence="")
-        )
+        self._write_identity(replace(self._identity, accepts_loss=True, is_lost=False, divergence=""))
         return len(records)
 
     def close(self) -> None:
         """Closes the log and releases the folder."""
+        if self.is_open and self.log is not None and self.log.next_number - 1 > self._identity.records:
+            with contextlib.suppress(OSError):  # the records are durable without their number
+                self._write_identity(self._identity)
         self.is_open = False
         if self.log is not None:
             self.log.close()
@@ -134,9 +136,17 @@ class StorageFolder:
         starts = (*identity.starts, (incarnation, self._start))[-MAX_STARTS:]
         return write_identity(self._files, replace(identity, incarnation=incarnation, starts=starts))
 
+    def _write_identity(self, identity: Identity) -> None:
+        """Makes an identity durable, with how many records are durable behind it."""
+        if self.log is not None and not self.log.doubt:
+            identity = replace(identity, records=self.log.next_number - 1)
+        self._identity = write_identity(self._files, identity)
+
     def _begin_discarding(self, records: int) -> None:
         first = (max(self._identity.first, records) // EPOCH + 1) * EPOCH + 1
-        self._identity = write_identity(self._files, replace(self._identity, first=first, is_discarding=True))
+        self._identity = write_identity(
+            self._files, replace(self._identity, first=first, records=0, is_discarding=True)
+        )
 
     def _open_log(self) -> Log:
         is_lost = self._identity.has_log and not self._identity.is_discarding
@@ -148,7 +158,7 @@ class StorageFolder:
             self._put_aside()
         log = Log(
             self._files, identity.folder, identity.first, segment_bytes=self._segment_bytes, syncs=self._syncs,
-            must_exist=identity.has_log and not identity.is_discarding,
+            must_exist=identity.has_log and not identity.is_discarding, remembered=identity.records,
         )  # fmt: skip
         if not log.doubt and (identity.is_discarding or not identity.has_log):
             self._identity = write_identity(self._files, replace(identity, has_log=True, is_discarding=False))

@@ -28,6 +28,8 @@ class Identity(msgspec.Struct, frozen=True):
     """The number of the first record of the log; larger after a log was discarded."""
     has_log: bool = False
     """A log was created: if there is none, it is lost."""
+    records: int = 0
+    """The number of the last record that was durable when this was written: a log that ends before it lacks records."""
     is_discarding: bool = False
     """The log is being discarded: every segment that is still there is to be put aside."""
     admitted: bool = False

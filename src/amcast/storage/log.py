@@ -33,7 +33,9 @@ class Log:
         segment_bytes: int = SEGMENT_BYTES,
         syncs: bool = True,
         must_exist: bool = False,
+        remembered: int = 0,
     ) -> None:
+        """`remembered`: the number of a record that was durable once."""
         self._files = files
         self._folder = folder
         self._segment_bytes = segment_bytes
@@ -55,6 +57,7 @@ class Log:
         if must_exist and scan.files and not exists and not self.doubt:
             self.doubt = f"{files.path}/{scan.files[0]}: its first sector is missing"
         self.next_number = scan.next_number if exists else first
+        self.doubt = self.doubt or segments.describe_missing_end(files.path, self.next_number, remembered)
         self._chain = scan.chain
         self._end = scan.end
         self._segment = int(scan.files[-1][:8]) if scan.files else 0

@@ -171,6 +171,13 @@ def scan_log(files: Files, folder: int | None = None) -> Scan:
     )
 
 
+def describe_missing_end(path: str, next_number: int, remembered: int) -> str:
+    """What is wrong with a log that ends before a record that was durable once, as a sentence; "" if it does not."""
+    if next_number > remembered:
+        return ""
+    return f"{path}: its log ends with record {next_number - 1}; it had record {remembered}"
+
+
 class _Scanner:
     """Reads segments one after the other."""
 

@@ -141,6 +141,15 @@ def test_record_larger_than_a_segment_gets_its_own_segment(tmp_path: Path) -> No
     assert [len(record) for record in read_records(tmp_path)] == [5, 10 * SMALL, 11]
 
 
+def read_files(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.iterdir()}
+
+
+def put_back(files: dict[Path, bytes]) -> None:
+    for file, data in files.items():
+        file.write_bytes(data)
+
+
 def write_two_commits(folder: Path) -> tuple[Path, int, int]:
     """Writes a log of two commits, the second of several sectors, and kills the store; returns its file, and where the
     second commit begins and ends."""
@@ -149,9 +158,9 @@ def write_two_commits(folder: Path) -> tuple[Path, int, int]:
     (file,) = list_segments(folder)
     middle = segments.scan_log(SystemFiles(folder)).end
     writer.write(b"second" * 250)
-    image = file.read_bytes()
+    killed = read_files(folder)
     writer.store.close()
-    file.write_bytes(image)
+    put_back(killed)
     return file, middle, segments.scan_log(SystemFiles(folder)).end
 
 
@@ -159,14 +168,14 @@ def test_power_cut_during_a_commit_leaves_a_torn_tail_that_is_truncated_and_logg
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, middle, end = write_two_commits(tmp_path)
-    whole = file.read_bytes()
+    killed = read_files(tmp_path)
     places = range(middle, end, segments.SECTOR)
     assert len(places) == 4
     for missing in range(1, 1 << len(places)):
-        torn = bytearray(whole)
+        torn = bytearray(killed[file])
         for place in (place for index, place in enumerate(places) if missing >> index & 1):
             torn[place : place + segments.SECTOR] = bytes(segments.SECTOR)
-        file.write_bytes(torn)
+        put_back({**killed, file: bytes(torn)})
         caplog.clear()
         before = verify_log(tmp_path)
         assert before.records == 1
@@ -244,6 +253,32 @@ def test_system_that_writes_nothing_fails_the_store(tmp_path: Path, monkeypatch:
         assert writer.durable == 0
         writer.store.close()
         assert read_records(tmp_path / mode, mode) == []
+
+
+def test_folder_that_cannot_be_synced_fails_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(tmp_path)
+
+    def refuse(number: int) -> None:
+        raise OSError(errno.EIO, "the disk has failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)  # of folders; files are synced by fdatasync
+        writer.write(b"x" * 2 * SMALL)  # begins a segment
+    assert "the disk has failed" in str(writer.failed)
+    assert writer.durable == 0
+    writer.store.close()
+    assert read_records(tmp_path) in ([], [b"x" * 2 * SMALL])
+
+
+def test_log_whose_last_segment_is_gone_is_refused(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    for _ in range(60):
+        writer.write(b"x" * 200)
+    writer.store.close()
+    list_segments(tmp_path)[-1].unlink()
+    for read in (verify_log, LogStore):
+        with pytest.raises(DamagedLogError, match=r"its log ends with record \d+; it had record 60"):
+            read(tmp_path)
 
 
 def test_only_the_owner_can_read_a_data_folder(tmp_path: Path) -> None:

@@ -2,10 +2,18 @@
 
 from typing import Final
 
-from tests.mutants.gate import comparison, leader_groups, membership, paxos, real_time, storage
+from tests.mutants.gate import admission, comparison, leader_groups, membership, paxos, real_time, storage
 from tests.mutants.gate.bug import Bug
 
 BUGS: Final[dict[str, Bug]] = {
     bug.name: bug
-    for bug in (*paxos.BUGS, *leader_groups.BUGS, *storage.BUGS, *comparison.BUGS, *membership.BUGS, *real_time.BUGS)
+    for bug in (
+        *paxos.BUGS,
+        *leader_groups.BUGS,
+        *storage.BUGS,
+        *admission.BUGS,
+        *comparison.BUGS,
+        *membership.BUGS,
+        *real_time.BUGS,
+    )
 }

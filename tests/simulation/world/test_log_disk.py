@@ -153,7 +153,7 @@ def test_faults_of_every_kind_are_drawn_and_harmful_ones_only_where_records_may_
     drawn = [draw_disk_fault(world, 0, random, lambda process: may_lose) for _ in range(300)]
     kinds = {action.kind for actions in drawn for action in actions if isinstance(action, DiskFault)}
     harmful = {"lost", "rot"}
-    assert kinds == {"short", "cut", "full", "space", "copy"} | (harmful if may_lose else set())
+    assert kinds == {"short", "fail", "cut", "full", "space", "copy"} | (harmful if may_lose else set())
 
 
 def test_script_of_a_run_on_real_storage_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,8 +318,9 @@ def verify_log(folder: Path) -> LogSummary:
     scan = segments.scan_log(files, None if identity is None else identity.folder)
     if not scan.files:
         raise UsageError(f"{folder}: no segments (00000001.log ...); expected a log")
-    if scan.doubt:
-        raise DamagedLogError(f"{scan.doubt}; nothing was changed")
+    remembered = 0 if identity is None else identity.records
+    if doubt := scan.doubt or segments.describe_missing_end(files.path, scan.next_number, remembered):
+        raise DamagedLogError(f"{doubt}; nothing was changed")
     size = sum((folder / name).stat().st_size for name in scan.files)
     return LogSummary(len(scan.records), len(scan.files), size, scan.torn_bytes)
 

@@ -1,6 +1,7 @@
 """The file interface of durable storage, implemented by the operating system. Only the owner can read the files."""
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -71,8 +72,10 @@ class SystemFiles:
     def sync(self) -> None:
         handle = os.open(self.folder, os.O_RDONLY)
         try:
-            with contextlib.suppress(OSError):  # where the system can
-                os.fsync(handle)
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # where the system cannot
+                raise
         finally:
             os.close(handle)
 

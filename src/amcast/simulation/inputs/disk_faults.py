@@ -1,6 +1,6 @@
 """Faults of disks, drawn at random, for runs in which records live in the real log (`simulation/world/log_disk.py`).
 
-Torn and short writes and full disks harm nobody who waits for the disk: they are drawn for every protocol whose
+Torn and short writes, failing syncs and full disks harm nobody who waits for the disk: they are drawn for every protocol whose
 processes may restart. Rot and lost writes cost a process its records; they are drawn only where the protocol survives
 that, and for as many processes. Copies are taken here and put back by the fault kind `rollback`.
 """
@@ -39,7 +39,7 @@ def draw_disk_fault(
     and counts it as one that has."""
     draw = random.randint(0, 1 << 20)
     crash = Crash(process, random.choice((0, 1, MANY)), draw_torn(world, random))
-    kind = random.choice(("short", "short", "cut", "full", "lost", "rot", "rot", "copy"))
+    kind = random.choice(("short", "short", "fail", "cut", "full", "lost", "rot", "rot", "copy"))
     if world.disks[process].busy and random.random() < 0.6:
         kind = "torn"
     if kind in ("lost", "rot") and not lose(process):
@@ -51,6 +51,8 @@ def draw_disk_fault(
             return (DiskFault(process, "full"), DiskFault(process, "space"), Recover(process))
         case "cut":
             return (DiskFault(process, "cut", draw), crash, Recover(process))
+        case "fail":
+            return (DiskFault(process, "fail"), Recover(process))
         case "copy":
             return (DiskFault(process, "copy"),)
         case "lost":

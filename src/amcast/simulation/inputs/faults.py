@@ -383,7 +383,7 @@ class FaultInjector:
         """The actions that bring the system to the state that the claims presume."""
         healing: list[Fault] = [Heal(), Lossy(0.0)]
         healing += [
-            DiskFault(process, "space") for process in world.topology.servers if not world.disks[process].can_start
+            DiskFault(process, "space") for process in world.topology.servers if world.disks[process].is_failing
         ]
         healing += [Resume(process) for process in sorted(world.paused)]
         healing += [Slow(process, 0) for process in world.topology.processes if "slow" in self._kinds]

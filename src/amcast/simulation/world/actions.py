@@ -81,12 +81,12 @@ class Crash(Action, frozen=True):
 class DiskFault(Action, frozen=True, tag="disk"):
     """Something happens to the data folder of a process, where records live in the real log. short: the next writes
     and reads do only a part of what they are asked; lost: the disk claims to have done the next writes, and has not;
-    rot: a bit flips; cut: the power is cut during the next start; full: nothing can be written any more; space: it can
-    again; copy: the operator copies the folder;
+    rot: a bit flips, or a sector is zero; fail: the next sync fails; cut: the power is cut during the next start; full:
+    nothing can be written any more; space: it can again, and syncs succeed; copy: the operator copies the folder;
     old: the operator puts that copy back as soon as the process is down, and its first starts fail."""
 
     process: ProcessId
-    kind: Literal["short", "lost", "rot", "cut", "full", "space", "copy", "old"]
+    kind: Literal["short", "lost", "rot", "fail", "cut", "full", "space", "copy", "old"]
     draw: Count = 0
     """Draws what the fault leaves open."""
 

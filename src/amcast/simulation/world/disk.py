@@ -61,6 +61,11 @@ class Disk:
         """Whether a process could start on this disk."""
         return True
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the disk refuses writes, or will."""
+        return False
+
     def damage(self, kind: str, draw: int) -> bool:
         """Performs a fault of the disk; False if it does not apply: a list of records has none."""
         return False

@@ -219,6 +219,10 @@ class LogDisk(Disk):
         return self.files.space_left < 0
 
     @property
+    def is_failing(self) -> bool:
+        return self.files.space_left >= 0 or self.files.failing_syncs > 0
+
+    @property
     def state(self) -> FolderState:
         """What the open folder says of itself."""
         assert self._folder is not None, "the process is down"
@@ -235,14 +239,20 @@ class LogDisk(Disk):
             case "lost":
                 self.files.lost_writes = 1 + draw % 3
                 self._is_behind = self._is_rotten = self._has_lost_writes = True
+            case "rot" if draw % 4 == 0:
+                self.files.zero_sector(Random(draw))
+                self._is_behind = self._is_rotten = self._has_lost_writes = True
             case "rot":
                 self._is_rotten = self.files.flip_bit(Random(draw))
                 return self._is_rotten
+            case "fail":
+                self.files.failing_syncs = 1
             case "full":
                 # Less than a commit: its last write ends anywhere, also inside of a sector.
                 self.files.space_left = (1 + len(self._known)) * 337 % SECTOR
             case "space":
                 self.files.space_left = -1
+                self.files.failing_syncs = 0
             case "cut":
                 self._cut = 1 + draw
             case "copy":
@@ -290,7 +300,7 @@ class LogDisk(Disk):
     def _cut_start(self) -> None:
         """Cuts the power while the folder is opened."""
         self.files.operations_left = self._cut % (2 * _OPERATIONS)
-        with contextlib.suppress(PowerCutError, DamagedLogError):
+        with contextlib.suppress(PowerCutError, DamagedLogError, OSError):
             StorageFolder(self.files, self._draw_folder, segment_bytes=self._segment_bytes)
         self.files.cut_power(Random(self._cut))
         self._cut = 0
@@ -303,6 +313,9 @@ class LogDisk(Disk):
         """Opens the folder and takes its records over; returns what is wrong with the storage code."""
         try:
             folder = self._folder = StorageFolder(self.files, self._draw_folder, segment_bytes=self._segment_bytes)
+        except OSError:
+            self.files.kill_process()
+            return self._recover(incarnation)  # the disk has failed during the start: the node stops, and starts again
         except DamagedLogError as error:
             # Both identity files: the operator empties the folder.
             is_right = self._is_rotten
@@ -313,6 +326,7 @@ class LogDisk(Disk):
             self._recover(incarnation)
             return None if is_right else f"cannot open a folder that nothing has damaged: {error}"
         assert folder.log is not None
+        self.files.failing_syncs = 0
         last, self._incarnation = self._incarnation, folder.incarnation
         if folder.incarnation <= last and not self._is_behind and folder.state.folder == self._opened:
             return f"begins incarnation {folder.incarnation} of its folder again"

@@ -21,7 +21,7 @@ class PowerCutError(Error):
 class _Content:
     """The bytes of one file, and what the disk has instead of them."""
 
-    __slots__ = ("data", "lost", "partial", "size", "unsynced")
+    __slots__ = ("cached", "data", "lost", "partial", "size", "unsynced")
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -31,6 +31,8 @@ class _Content:
         """Place of a sector that was written since the last sync -> its content on the disk."""
         self.lost: dict[int, bytes] = {}
         """The same for sectors that the disk claims to have written, and has not."""
+        self.cached: dict[int, bytes] = {}
+        """The same for sectors whose sync has failed: readers see them until the memory is needed for others."""
         self.partial = -1
         """Place of a sector that a short write has filled in part: the disk does not get it before the rest."""
 
@@ -39,7 +41,7 @@ class _Content:
         if end > len(self.data):
             self.data.extend(bytes(end - len(self.data)))
         for place in range(at - at % SECTOR, end, SECTOR):
-            old = bytes(self.data[place : place + SECTOR])
+            old = self.cached.pop(place, bytes(self.data[place : place + SECTOR]))
             if is_lost:
                 self.lost.setdefault(place, self.unsynced.pop(place, old))
             else:
@@ -62,13 +64,28 @@ class _Content:
         for place, old in sorted(self.unsynced.items()):
             if random.random() >= share or place == self.partial:
                 self._put_back(place, old)
-        for place, old in sorted(self.lost.items()):
-            self._put_back(place, old)
+        self.drop(self.lost)
+        self.drop(self.cached)
         self.resize(size)
         self.size = size
         self.unsynced.clear()
-        self.lost.clear()
         self.partial = -1
+
+    def sync(self) -> None:
+        self.unsynced.clear()
+        self.size = len(self.data)
+
+    def fail_sync(self) -> None:
+        """What was written stays in memory, is not on the disk, and is not tried again."""
+        for place, old in self.unsynced.items():
+            self.cached.setdefault(place, old)
+        self.sync()
+
+    def drop(self, sectors: dict[int, bytes]) -> None:
+        """Gives sectors the content that the disk has instead."""
+        for place, old in sorted(sectors.items()):
+            self._put_back(place, old)
+        sectors.clear()
 
     def _put_back(self, place: int, old: bytes) -> None:
         if place + len(old) > len(self.data):
@@ -103,8 +120,10 @@ class SimulatedFile:
 
     def sync(self) -> None:
         self._folder.count_operation()
-        self._content.unsynced.clear()
-        self._content.size = len(self._content.data)
+        if self._folder.takes_failing_sync():
+            self._content.fail_sync()
+            raise OSError(errno.EIO, "the simulated disk cannot be written")
+        self._content.sync()
 
     def size(self) -> int:
         return len(self._content.data)
@@ -120,7 +139,7 @@ class SimulatedFile:
             self._content.resize(size)
 
     def forget_cached(self) -> None:
-        pass
+        self._content.drop(self._content.cached)
 
     def close(self) -> None:
         pass
@@ -144,6 +163,8 @@ class SimulatedFiles:
         """... and how many of the next reads."""
         self.lost_writes = 0
         """How many of the next writes the disk claims to have done, and has not."""
+        self.failing_syncs = 0
+        """How many of the next syncs of files fail."""
         self.space_left = -1
         """How many bytes can still be written; -1: any number. Nothing grows any more where it is limited."""
 
@@ -197,21 +218,27 @@ class SimulatedFiles:
         """Ends the process that uses the files: what it wrote stays, and what the disk lost is gone."""
         self.operations_left = -1
         for content in self._entries.values():
-            for place, old in sorted(content.lost.items()):
-                content.data[place : place + len(old)] = old
-            content.lost.clear()
+            content.drop(content.lost)
 
     def flip_bit(self, random: Random) -> bool:
         """Flips one bit of what was written; False if nothing was."""
-        names = [name for name in sorted(self._entries) if self._entries[name].data.rstrip(b"\0")]
-        if not names:
+        data = self._choose_file(random)
+        if not data:
             return False
-        data = self._entries[random.choice(names)].data
-        written = len(data.rstrip(b"\0"))
-        # What was written last decides whether damage passes for a torn tail.
-        at = random.randrange(max(0, written - SECTOR), written) if random.random() < 0.5 else random.randrange(written)
-        data[at] ^= 1 << random.randrange(8)
+        data[_choose_byte(data, random)] ^= 1 << random.randrange(8)
         return True
+
+    def zero_sector(self, random: Random) -> None:
+        """Gives a sector of what was written the content that it had before the first write."""
+        data = self._choose_file(random)
+        if data:
+            at = _choose_byte(data, random) // SECTOR * SECTOR
+            data[at : at + SECTOR] = bytes(len(data[at : at + SECTOR]))
+
+    def _choose_file(self, random: Random) -> bytearray:
+        """The content of a file in which something was written; empty if there is none."""
+        contents = [content.data for _, content in sorted(self._entries.items()) if content.data.rstrip(b"\0")]
+        return random.choice(contents) if contents else bytearray()
 
     def empty(self) -> None:
         """Removes all files."""
@@ -268,6 +295,17 @@ class SimulatedFiles:
         self.lost_writes -= is_lost
         return is_lost
 
+    def takes_failing_sync(self) -> bool:
+        is_failing = self.failing_syncs > 0
+        self.failing_syncs -= is_failing
+        return is_failing
+
     def _change_entries(self) -> None:
         self.count_operation()
         self._journal.append(dict(self._entries))
+
+
+def _choose_byte(data: bytearray, random: Random) -> int:
+    """A byte that was written. What was written last decides whether damage passes for a torn tail."""
+    written = len(data.rstrip(b"\0"))
+    return random.randrange(max(0, written - SECTOR), written) if random.random() < 0.5 else random.randrange(written)

@@ -47,7 +47,8 @@ def name_columns(paths: Sequence[str]) -> dict[str, str]:
 
 
 def read_table(experiment: Experiment) -> list[Row]:
-    """The rows of the table; none if there is no table yet."""
+    """The rows of the table, of any seed; none if there is no table yet. Rows of cells that the experiment had before
+    its file was changed are left out, so that no check counts them."""
     file = experiment.folder / "table.csv"
     if not file.is_file():
         return []
@@ -55,7 +56,8 @@ def read_table(experiment: Experiment) -> list[Row]:
         rows = [{key: _parse(text) for key, text in row.items() if text} for row in csv.DictReader(lines)]
     if rows and "cell" not in rows[0]:
         raise UsageError(f"{file}: no column cell; expected the table of an experiment")
-    return rows
+    known = {cell.id for cell in experiment.expand(seeds=sorted({row["seed"] for row in rows}))} if rows else set()
+    return [row for row in rows if row["cell"] in known]
 
 
 def select_rows(experiment: Experiment, rows: Sequence[Row], cells: Sequence[SweepCell]) -> list[Row]:

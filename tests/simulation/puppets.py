@@ -37,7 +37,12 @@ class Puppet(Process):
         self._react = react
         self._log = log
         self.bursts = 0
+        self.done = 0
         self.received = 0
+
+    @property
+    def work(self) -> int:
+        return self.done
 
     def step(self, events: Sequence[Event], now: int) -> list:  # type: ignore[type-arg]
         self.bursts += len(events) > 1

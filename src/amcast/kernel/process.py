@@ -147,6 +147,12 @@ class Process(Diagnostics, ABC):
         """Starts an incarnation. An incarnation above 0 without records has lost its memory: the process must not vote
         until its group has readmitted it."""
 
+    @property
+    def work(self) -> int:
+        """How much this object has computed that grows with its state, in units that the protocol names; 0: it counts
+        nothing. A simulated network charges time for each unit (`network.cpu_work_ns`)."""
+        return 0
+
     def on_submit(self, message: Message) -> None:
         """Multicasts a message of the local user: sends it to its contacts, which may include this process."""
         self.send_all(self.contacts(message), Request(message), message.id)

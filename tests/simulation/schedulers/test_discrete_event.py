@@ -107,6 +107,16 @@ def test_sending_takes_cpu_time() -> None:
     assert stage.run().scheduler._busy[1] == 5 * MS + 3 * (MS + MS)
 
 
+def test_counted_work_takes_cpu_time() -> None:
+    def react(puppet: Puppet, event: Event) -> None:
+        once(puppet, event)
+        if puppet.me == 1 and not isinstance(event, Started):
+            puppet.done += 4
+
+    stage = Stage(react, delay_ns=5 * MS, cpu_ns=MS, cpu_work_ns=2 * MS)
+    assert stage.run().scheduler._busy[1] == 5 * MS + 3 * (MS + 4 * 2 * MS)
+
+
 def test_busy_process_handles_queued_packets_in_one_step() -> None:
     stage = Stage(ticking(6), cpu_ns=3 * MS, burst=True).run()
     assert numbers(stage.log, 1, 0) == list(range(6))

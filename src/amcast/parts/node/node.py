@@ -208,6 +208,10 @@ class Node(Process):
     def has_delivered(self, message: MessageId) -> bool:
         return message in self.delivered or self.protocol.has_delivered(message)
 
+    @property
+    def work(self) -> int:
+        return self.protocol.work
+
     def stored_message(self, message: MessageId) -> Message | None:
         return self.protocol.stored_message(message)
 

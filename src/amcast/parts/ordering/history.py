@@ -58,6 +58,9 @@ class History:
         """How many links each descendant was sent."""
         self.version = 0
         """How many links were ever learned."""
+        self.visits = 0
+        """How many vertices and links were added, searched or sent: the work that grows with the history. No part of
+        the state: it measures this object."""
         self._to: dict[GroupId, int] = {}
         """How many messages of the history are addressed to each group, without those to all groups."""
         self._to_both: dict[tuple[GroupId, GroupId], int] = {}
@@ -72,6 +75,7 @@ class History:
 
     def learn(self, links: Links) -> None:
         """Adds links that another group sent."""
+        self.visits += len(links)
         for link in links:
             self._add(link)
 
@@ -102,6 +106,7 @@ class History:
         stack = [message]
         while stack:
             vertex = self._vertices[stack.pop()]
+            self.visits += 1
             if not vertex.settled:
                 vertex.settled = self.version
                 stack += vertex.before
@@ -128,6 +133,7 @@ class History:
         stack = list(start.before)
         while stack:
             id = stack.pop()
+            self.visits += 1
             if id in seen:
                 continue
             seen.add(id)
@@ -152,6 +158,7 @@ class History:
         """The links that a descendant was not sent yet; they count as sent from now on."""
         start = self._cursors[descendant] - self._base
         self._cursors[descendant] = self._base + len(self._log)
+        self.visits += len(self._log) - start
         return tuple(self._log[start:])
 
     # Pruning

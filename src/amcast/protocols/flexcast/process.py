@@ -145,6 +145,11 @@ class FlexCast(Process):
                 raise AssertionError(f"FlexCast has no body {body!r}")
         self._run_checks()
 
+    @property
+    def work(self) -> int:
+        """Vertices and links of the history that were visited."""
+        return self.history.visits
+
     def on_step_end(self) -> None:
         every = self.config.flush_every
         if every and not self._has_requested_flush and len(self.history) >= self._pruned_length + every:

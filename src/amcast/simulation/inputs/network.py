@@ -48,13 +48,16 @@ class NetworkConfig(Config, frozen=True):
     """Time to send one packet."""
     cpu_byte_ns: float = 0.0
     """Time for each byte of a packet, added at the process that receives it."""
+    cpu_work_ns: int = 0
+    """Time for each unit of work that a protocol counts beside its packets (`Process.work`): FlexCast counts the
+    vertices and links of its history that it visits."""
     burst: bool = False
     """A busy process handles all queued packets in one step, as a live host does."""
     disk_ns: int = 0
     """Time to make records durable."""
 
     def __post_init__(self) -> None:
-        for name in ("delay_ns", "self_ns", "retransmit_ns", "cpu_ns", "cpu_send_ns", "disk_ns"):
+        for name in ("delay_ns", "self_ns", "retransmit_ns", "cpu_ns", "cpu_send_ns", "cpu_work_ns", "disk_ns"):
             value = getattr(self, name)
             if not 0 <= value <= MAX_DELAY_NS:
                 raise ValueError(f"{name} = {value}; expected 0 to {MAX_DELAY_NS} (an hour)")

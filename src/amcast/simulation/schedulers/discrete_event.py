@@ -61,7 +61,7 @@ class DiscreteEventScheduler:
         self._pending: set[ProcessId] = set()
         """Clients whose next multicast is in the calendar."""
         config = network.config
-        self._uses_cpu = config.cpu_ns > 0 or config.cpu_send_ns > 0 or config.cpu_byte_ns > 0
+        self._uses_cpu = any((config.cpu_ns, config.cpu_send_ns, config.cpu_byte_ns, config.cpu_work_ns))
         self._may_hold = self._uses_cpu
         """Processes or links may hold packets back. Once true it stays: otherwise a packet could overtake a held
         one."""
@@ -302,9 +302,9 @@ class DiscreteEventScheduler:
         if target in self.world.paused:
             self._paused_entries.setdefault(target, []).append((ARRIVE, (number, envelope)))
             return
-        before = self.world.packets
+        before = self.world.packets, self._work_of(target)
         self.world.arrive(number, envelope)
-        self._charge(target, before)
+        self._charge(target, *before)
 
     def _queue(self, target: ProcessId, packet: tuple[int, Envelope]) -> None:
         inbox = self._inbox.setdefault(target, [])
@@ -318,18 +318,26 @@ class DiscreteEventScheduler:
         if target in self.world.paused:
             self._paused_entries.setdefault(target, []).extend((ARRIVE, packet) for packet in packets)
             return
-        before = self.world.packets
+        before = self.world.packets, self._work_of(target)
         self.world.arrive_together(target, packets)
         # The CPU time of the first packet has passed; that of the others is charged now.
         self._busy[target] = self.world.now + sum(self._cost(target, envelope[4]) for _, envelope in packets[1:])
-        self._charge(target, before)
+        self._charge(target, *before)
 
-    def _charge(self, process: ProcessId, before: int) -> None:
-        if self.network.config.cpu_send_ns:
-            sent = self.world.packets - before
-            self._busy[process] = (
-                max(self._busy.get(process, 0), self.world.now) + sent * self.network.config.cpu_send_ns
-            )
+    def _work_of(self, process: ProcessId) -> int:
+        """The units that a process has counted. One that has crashed has none."""
+        there = self.world.processes.get(process) if self.network.config.cpu_work_ns else None
+        return 0 if there is None else there.work
+
+    def _charge(self, process: ProcessId, sent_before: int, work_before: int) -> None:
+        """Charges what a process sent and worked."""
+        config = self.network.config
+        if not (config.cpu_send_ns or config.cpu_work_ns):
+            return
+        sent = self.world.packets - sent_before
+        work = max(0, self._work_of(process) - work_before)
+        free = max(self._busy.get(process, 0), self.world.now)
+        self._busy[process] = free + sent * config.cpu_send_ns + work * config.cpu_work_ns
 
     # Faults that end
 

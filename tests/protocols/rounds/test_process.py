@@ -14,10 +14,10 @@ from amcast.kernel.topology import Topology
 from amcast.lab.runs import prepare_run
 from amcast.parts.broadcast.messages import Ack, Item, ItemRequest
 from amcast.parts.client.messages import AbsentGroups
+from amcast.parts.groups.contacts import contact_one_group
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.protocols.rounds.a_dt import tolerates
 from amcast.protocols.rounds.messages import RoundsCore, StateTransfer
-from amcast.protocols.rounds.process import contact
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
 from amcast.simulation.world.actions import Block, Suspicion
@@ -318,7 +318,7 @@ def test_tolerated_crashes_of_a_dt_depend_on_the_topology() -> None:
 def test_contacts_prefer_own_group_then_own_region() -> None:
     regions = {0: "east", 1: "west", 2: "north", 3: "west", 4: "south"}
     topology = Topology({0: (0,), 1: (1,), 2: (2,)}, (3, 4), regions)
-    contacts = [contact(topology, Message(1, sender, (0, 1))) for sender in (1, 2, 3, 4)]
+    contacts = [contact_one_group(topology, Message(1, sender, (0, 1))) for sender in (1, 2, 3, 4)]
     assert contacts == [(1,), (0,), (1,), (0,)]
 
 

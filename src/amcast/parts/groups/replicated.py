@@ -127,6 +127,10 @@ class ReplicatedGroup(Process):
         self._unsent_acks: dict[GroupId, list[MessageId]] = {}
         """Groups whose bodies the log has ordered, and the messages that these were about."""
 
+    @property
+    def work(self) -> int:
+        return self.inner.work
+
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         return self.topology.processes_of(self._contacted_groups(message))
 

@@ -55,6 +55,7 @@ from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.delivery_queue import DeliveryQueue
 
 RETRY: Final = "retry"
+PACE: Final = "pace"
 QUERY_BATCH: Final = 64
 """The most messages that are forwarded, or asked about, at a time."""
 
@@ -100,6 +101,9 @@ class TimestampedGroup(Process):
         self._led_ballot = 0
         """The ballot for which `_start_leading` ran."""
         self._timer_set = False
+        self._last_proposal_ns = -config.pace_ns
+        self._pace_set = False
+        """Whether a timer ends the wait for the next proposal."""
 
     # Decisions of the protocols
 
@@ -176,6 +180,9 @@ class TimestampedGroup(Process):
         if name == paxos.TIMER:
             self._paxos.handle_timeout()
             return
+        if name == PACE:
+            self._pace_set = False
+            return
         self._timer_set = False
         self._forward_requests()
         self._query_overdue()
@@ -199,10 +206,20 @@ class TimestampedGroup(Process):
         if self._led_ballot != self._paxos.ballot:
             self._led_ballot = self._paxos.ballot
             self._start_leading()
-        if self._has_proposals():
+        if self._has_proposals() and not self._must_wait():
             entries = self._make_proposals()
             if entries:
+                self._last_proposal_ns = self.now
                 self._paxos.propose(tuple(entries))
+
+    def _must_wait(self) -> bool:
+        """Whether the last proposal is too recent for another one; a timer ends the wait."""
+        self._last_proposal_ns = min(self._last_proposal_ns, self.now)
+        left = self._last_proposal_ns + self._config.pace_ns - self.now
+        if left > 0 and not self._pace_set:
+            self._pace_set = True
+            self.set_timer(PACE, (left, left))
+        return left > 0
 
     def _drop_proposals(self) -> None:
         """Another member leads. `_start_leading` computes the proposals again if this member ever does."""
@@ -372,11 +389,14 @@ class TimestampedGroup(Process):
         for other in self._confirmations.add(group, id, own):
             batch = self._confirmations.pop_batch(other)
             if leads:
-                self.send_all(self.topology.members(other), FinalStored(batch), batch)
+                self._send_confirmation(other, batch)
         if leads:
             for late, timestamp in self._confirmations.list_overdue(group):
                 query = GroupTimestamp(late, self.home, timestamp, ask=True)
                 self.send_all(self.topology.members(group), query, late)
+
+    def _send_confirmation(self, group: GroupId, batch: tuple[MessageId, ...]) -> None:
+        self.send_all(self.topology.members(group), FinalStored(batch), batch)
 
     def _handle_confirmation(self, group: GroupId, messages: tuple[MessageId, ...]) -> None:
         for id in messages:
@@ -529,6 +549,8 @@ class TimestampedGroup(Process):
             tuple(self._unproposed_finals),
             self._led_ballot,
             self._timer_set,
+            self._last_proposal_ns,
+            self._pace_set,
         )
 
     def restore(self, state: State) -> None:
@@ -544,3 +566,5 @@ class TimestampedGroup(Process):
         self._unproposed_finals = dict.fromkeys(state.unproposed_finals)
         self._led_ballot = state.led_ballot
         self._timer_set = state.timer_set
+        self._last_proposal_ns = state.last_proposal_ns
+        self._pace_set = state.pace_set

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Final, Literal
 
-from amcast.kernel.config import SearchValues
+from amcast.kernel.config import MILLISECOND, SearchValues
 from amcast.kernel.ids import GroupId, MessageId
 from amcast.kernel.message import Body, Message, State
 from amcast.parts.consensus.messages import PaxosConfig, PaxosState, RingAccept
@@ -17,6 +17,8 @@ SOFT: Final = 2
 FINAL: Final = 3
 """Kind of a log entry with a message's final timestamp."""
 
+MAX_PACE_NS: Final = 60_000 * MILLISECOND
+
 
 class TimestampConfig(PaxosConfig, frozen=True):
     """Settings of every protocol whose groups agree on timestamps."""
@@ -26,6 +28,7 @@ class TimestampConfig(PaxosConfig, frozen=True):
         "consensus": ("paxos", "ring"),
         "stamps": ("leader", "all"),
         "confirmation_batch": (1, 2, 4),
+        "pace_ns": (0, MILLISECOND),
     }
     consensus: Literal["paxos", "ring"] = "paxos"
     """How a group agrees: plain Paxos, or Ring Paxos (as in 004)."""
@@ -35,9 +38,13 @@ class TimestampConfig(PaxosConfig, frozen=True):
     confirmation_batch: int = 64
     """The number of messages that are confirmed to another group at a time, and of final timestamps that are written at
     a time to the log of a group that delivers ahead of it."""
+    pace_ns: int = 0
+    """The least time between two proposals of a leader: what arrives meanwhile is ordered together."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 <= self.pace_ns <= MAX_PACE_NS:
+            raise ValueError(f"pace_ns = {self.pace_ns}; expected 0 to {MAX_PACE_NS} (a minute)")
         if not 1 <= self.confirmation_batch <= 100_000:
             raise ValueError(f"confirmation_batch = {self.confirmation_batch}; expected 1 to 100000 messages")
 
@@ -113,6 +120,8 @@ class TimestampState(State, frozen=True):
     unproposed_finals: tuple[MessageId, ...]
     led_ballot: int
     timer_set: bool
+    last_proposal_ns: int
+    pace_set: bool
 
 
 TIMESTAMP_BODIES: tuple[type[Body], ...] = (GroupTimestamp, FinalStored, FinalQuery, FinalReply, RingAccept)

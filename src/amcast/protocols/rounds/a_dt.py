@@ -46,6 +46,7 @@ from amcast.parts.broadcast.messages import CLOSE, GENERIC_BODIES, OPEN, Change,
 from amcast.parts.client.messages import AbsentGroups
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.consensus.quorum import role_of
+from amcast.parts.groups.contacts import contact_one_group
 from amcast.protocols.rounds.messages import (
     ADtConfig,
     ADtState,
@@ -55,7 +56,7 @@ from amcast.protocols.rounds.messages import (
     RoundsState,
     StateTransfer,
 )
-from amcast.protocols.rounds.process import RoundGroup, about, contact
+from amcast.protocols.rounds.process import RoundGroup, about
 from amcast.protocols.rounds.statements import build_a_dt_table
 
 MAX_LENIENCE: Final = 16
@@ -424,7 +425,7 @@ SPEC = Spec(
         delays=_delays,
         round_start_ns=lambda config: config.idle_ns[0],
     ),
-    contacts=contact,
+    contacts=contact_one_group,
     role_of=role_of,
     goals=("hurried", "asked", "led", "removed", "returned", "again"),
     recovery_goals=("checkpointed", "truncated", "handed", "installed"),

@@ -33,6 +33,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.consensus.quorum import role_of
 from amcast.parts.groups.claims import CRASH_FAULTS, PAXOS_RECOVERY_GOALS
+from amcast.parts.groups.contacts import contact_one_group
 from amcast.protocols.rounds.messages import (
     BODIES,
     ANgState,
@@ -45,7 +46,7 @@ from amcast.protocols.rounds.messages import (
     RoundsState,
     StateTransfer,
 )
-from amcast.protocols.rounds.process import MAX_RESENDS, RoundGroup, about, contact
+from amcast.protocols.rounds.process import MAX_RESENDS, RoundGroup, about
 from amcast.protocols.rounds.statements import build_a_ng_table
 
 
@@ -269,7 +270,7 @@ SPEC = Spec(
         delays=_delays,
         round_start_ns=lambda config: config.idle_ns[0],
     ),
-    contacts=contact,
+    contacts=contact_one_group,
     role_of=role_of,
     goals=("hurried", "asked", "led", "admitted"),
     recovery_goals=PAXOS_RECOVERY_GOALS,

@@ -41,6 +41,7 @@ from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
 from amcast.parts.consensus.messages import CheckpointReady, Entry, Value
 from amcast.parts.consensus.paxos import Paxos
+from amcast.parts.groups.contacts import contact_one_group
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.rounds.messages import Messages, RoundsConfig, RoundsCore, RoundsState
 
@@ -132,7 +133,7 @@ class RoundGroup(Process):
 
     def _is_responsible_for(self, message: Message) -> bool:
         """Whether the own group orders this message for its sender."""
-        return self.group == self.topology.group_of(contact(self.topology, message)[0])
+        return self.group == self.topology.group_of(contact_one_group(self.topology, message)[0])
 
     def _is_new_in_log(self, message: Message) -> bool:
         """Adds a message of the log; returns whether it was new."""
@@ -141,7 +142,7 @@ class RoundGroup(Process):
     # Events
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
-        return contact(self.topology, message)
+        return contact_one_group(self.topology, message)
 
     def has_delivered(self, message: MessageId) -> bool:
         return message in self._delivered
@@ -464,16 +465,3 @@ def about(messages: Iterable[Message]) -> About:
     """The ids of some messages."""
     ids = tuple(message.id for message in messages)
     return ids[0] if len(ids) == 1 else ids or None
-
-
-def contact(topology: Topology, message: Message) -> tuple[ProcessId, ...]:
-    """The members of one destination: the sender's own group, or one in the sender's region, or the first."""
-    destinations = message.destinations
-    home = topology.group_of(message.sender)
-    if home in destinations and home is not None:
-        return topology.members(home)
-    region = topology.region(message.sender)
-    for group in destinations:
-        if topology.region(topology.members(group)[0]) == region:
-            return topology.members(group)
-    return topology.members(destinations[0])

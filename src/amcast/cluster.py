@@ -198,8 +198,9 @@ def make_service_factory(
     cluster: Cluster, name: str, description: Description, client: str | None = None
 ) -> "Callable[[], ServiceHost]":
     """What makes the service of one node, for each incarnation of it."""
-    from amcast.live.server.service_host import ServiceHost
+    from amcast.live.server.service_host import ServiceHost, check_limits
 
+    check_limits(cluster.limits)
     topology = cluster.topology
     group = topology.group_of(cluster.process_of(name))
     assert group is not None, f"node {name} is in no group"

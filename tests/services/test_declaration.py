@@ -1,8 +1,13 @@
 """What a service may look like, and the sentences about those that cannot work."""
 
+import os
 import random
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -155,6 +160,54 @@ def _hash(self: Any, at: At) -> int:
     return hash("a")
 
 
+def _hash_in_helper(self: Any, at: At, key: Key) -> int:
+    return _place(key)
+
+
+def _place(key: str) -> int:
+    return hash(key) % 7
+
+
+def _read_environment(self: Any, at: At) -> str:
+    return os.environ["HOME"]
+
+
+def _name_machine(self: Any, at: At) -> str:
+    return gethostname()
+
+
+def _read_file(self: Any, at: At) -> str:
+    with open("rates.csv") as file:  # noqa: PTH123, the mistake
+        return file.read()
+
+
+def _write_file(self: Any, at: At) -> None:
+    Path("log").write_text("done")
+
+
+def _start_thread(self: Any, at: At) -> None:
+    threading.Thread(target=print).start()
+
+
+def _exit(self: Any, at: At) -> None:
+    sys.exit(1)
+
+
+def _count_globally(self: Any, at: At) -> int:
+    global counted
+    counted = 1
+    return counted
+
+
+def _loop_over_local_set(self: Any, at: At, keys: list[Key]) -> list[str]:
+    unique = set(keys) - {""}
+    return [key.upper() for key in unique]
+
+
+def _join_set(self: Any, at: At, keys: list[Key]) -> str:
+    return ",".join(frozenset(keys))
+
+
 async def _wait(self: Any, at: At) -> int:
     return 1
 
@@ -179,6 +232,16 @@ def _hide_key(self: Any, at: At, pairs: list[tuple[Key, int]]) -> int:
         (_loop_over_set, "loops over the set"),
         (_read_order, "reads the order of a set"),
         (_hash, "calls hash, which differs between processes"),
+        (_hash_in_helper, "calls _place, which calls hash, which differs between processes"),
+        (_read_environment, r"depends on the machine \(os.environ\); expected arguments and state"),
+        (_name_machine, r"depends on the machine \(gethostname\)"),
+        (_read_file, r"reads or writes files \(open\)"),
+        (_write_file, r"reads or writes files \(Path\('log'\).write_text\)"),
+        (_start_thread, r"starts what runs beside the order \(threading.Thread\)"),
+        (_exit, r"ends the program \(sys.exit\); expected an exception"),
+        (_count_globally, "assigns the global counted, which is no state"),
+        (_loop_over_local_set, "loops over the set unique, whose order differs"),
+        (_join_set, r"reads the order of a set \(','.join\(frozenset\(keys\)\)\)"),
         (_wait, "is an `async def`; expected a plain method"),
         (_without_at, "the first argument is not `at`"),
         (_without_type, "argument key has no type"),
@@ -189,6 +252,47 @@ def test_methods_that_cannot_work_are_refused(method: Callable[..., Any], senten
     service = type("Wrong", (Service,), {"run": command(method)})
     with pytest.raises(UsageError, match=rf"Wrong.run:? {sentence}"):
         describe_service(service)
+
+
+def test_sets_are_used_where_their_order_does_not_matter() -> None:
+    class Sound(Service):
+        def __init__(self, group: str) -> None:
+            self.tags: set[str] = set()
+
+        @command
+        def add(self, at: At, keys: list[Key]) -> list[str]:
+            requests = [os.path.basename(key) for key in keys]  # noqa: PTH119, allowed
+            unique = set(requests)
+            self.tags.update(unique)
+            if any(key in keys for key in self.tags) and sum(1 for key in unique) < len(self.tags - unique):
+                return sorted(key for key in self.tags)
+            short = {key[:1] for key in self.tags}
+            return [key.lower() for key in sorted(short | unique)]
+
+    assert describe_service(Sound).operations.keys() == {"add"}
+
+
+def test_what_instances_would_share_or_not_begin_with_alike_is_refused() -> None:
+    class Common(Service):
+        accounts: dict[str, int] = {}  # noqa: RUF012, the mistake
+
+        @command
+        def add(self, at: At, key: Key) -> None:
+            self.accounts[key] = 1
+
+    class Dated(Service):
+        def __init__(self, group: str) -> None:
+            self.begun: float = time.time()
+
+        @command
+        def add(self, at: At, key: Key) -> None: ...
+
+    with pytest.raises(
+        UsageError, match=r"Common.accounts = \{\} .*; expected self.accounts: dict\[str, int\] = \{\} in"
+    ):
+        describe_service(Common)
+    with pytest.raises(UsageError, match=r"Dated.__init__ reads a clock"):
+        describe_service(Dated)
 
 
 def test_the_digest_tells_services_apart() -> None:

@@ -1,5 +1,6 @@
 """Executors: results, exchange between groups, restarts from snapshots, exactly once."""
 
+import json
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from amcast.services.declaration import At, Key, Service, command, describe_service, query
 from amcast.services.errors import CommandError, ServiceFailedError
-from amcast.services.executor import Executor
+from amcast.services.executor import MAX_RESULT_BYTES, MAX_TEXT_LENGTH, MAX_VALUE_BYTES, Executor
 from amcast.services.fields import PIECE_BYTES
 from amcast.services.loader import load_service
 from amcast.services.messages import Command, Query, Value, encode_payload
@@ -101,6 +102,97 @@ class Counter(Service):
     @query
     def read(self, name: Key) -> int:
         return self.counts[name]
+
+
+class Rude(Service):
+    """Gives what cannot be sent, and does not end when it is told to."""
+
+    def __init__(self, group: str) -> None:
+        self.count: int = 0
+
+    @command
+    def count_up(self, at: At, key: Key) -> int:
+        self.count += 1
+        return self.count
+
+    @command
+    def give(self, at: At, size: int) -> Generator[bytes, dict[str, bytes], int]:
+        values = yield bytes(size)
+        return sum(map(len, values.values()))
+
+    @command
+    def insist(self, at: At) -> Generator[object, object, None]:
+        while True:
+            try:
+                yield object()
+            except BaseException:
+                self.count += 1
+
+    @command
+    def answer(self, at: At, key: Key, size: int) -> bytes:
+        return bytes(size)
+
+    @command
+    def quote(self, at: At, key: Key, size: int) -> None:
+        raise ValueError(json.loads(r'"\ud800"') * size)
+
+    @command
+    def sink(self, at: At, key: Key) -> int:
+        return self._sink(0)
+
+    @query
+    def look(self, key: Key) -> int:
+        return self._sink(0)
+
+    def _sink(self, depth: int) -> int:
+        return self._sink(depth + 1) + 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the method that insists
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind", "text"),
+    [
+        (
+            "give",
+            (MAX_VALUE_BYTES + 1,),
+            "ValueError",
+            "the value of a yield has 262150 bytes; expected at most 262144",
+        ),
+        ("insist", (), "TypeError", "Encoding objects of type object is unsupported"),
+        ("answer", ("x", MAX_RESULT_BYTES), "ValueError", "the result has 1048581 bytes; expected at most 1048576"),
+        ("quote", ("x", 1), "ValueError", "\\ud800"),
+        ("quote", ("x", 9999), "ValueError", "\\ud800" * MAX_TEXT_LENGTH),
+        ("look", ("x",), "RecursionError", "maximum recursion depth exceeded"),
+    ],
+)
+def test_what_cannot_be_sent_is_the_error_of_its_command_alone(
+    name: str, arguments: tuple[Any, ...], kind: str, text: str
+) -> None:
+    groups = OrderedGroups(Rude, 5, checks=False)
+    call = groups.call(name, *arguments)
+    after = groups.call("count_up", "x")
+    groups.settle()
+    with pytest.raises(CommandError) as raised:
+        groups.outcome(call)
+    assert (raised.value.kind, raised.value.text[: len(text)]) == (kind, text)
+    assert groups.outcome(after).value > 0
+    for group in GROUPS:
+        assert len({groups.executors[group, number].snapshot() for number in range(3)}) == 1
+
+
+def test_the_largest_values_and_results_are_sent() -> None:
+    groups = OrderedGroups(Rude, 5, replicas=1)
+    calls = [groups.call("give", MAX_VALUE_BYTES - 5), groups.call("answer", "x", MAX_RESULT_BYTES - 5)]
+    groups.settle()
+    assert groups.outcome(calls[0]).value == len(GROUPS) * (MAX_VALUE_BYTES - 5)
+    assert len(groups.outcome(calls[1]).value) == MAX_RESULT_BYTES - 5
+
+
+def test_what_depends_on_the_machine_is_no_result() -> None:
+    groups = OrderedGroups(Rude, 5, replicas=1)
+    groups.call("sink", "x")
+    with pytest.raises(ServiceFailedError, match=r"sink at position 0 raised RecursionError: .* mend the method"):
+        groups.settle()
 
 
 def test_a_command_is_executed_once_however_often_it_is_multicast() -> None:

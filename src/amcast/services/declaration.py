@@ -292,8 +292,9 @@ def describe_service(service: type[Service]) -> Description:
     if not operations:
         raise UsageError(f"{service.__name__} has no command; expected a method with @amcast.command")
     fields = find_fields(service)
-    for name in operations:
-        sentence = find_nondeterminism(getattr(service, name), fields)
+    has_files = issubclass(service, DiskService)
+    for name in (*operations, *(() if has_files else ("__init__",))):
+        sentence = find_nondeterminism(service, name, fields, has_files)
         if sentence:
             raise UsageError(f"{service.__name__}.{name} {sentence}")
     if issubclass(service, DiskService):

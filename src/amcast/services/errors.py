@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from amcast.kernel.errors import CannotTellError, Error
 
+RETURNED = "returned after"
+
 
 class CommandError(Error):
     """A command raised an exception: that is its result, the same at every replica of a group."""
@@ -24,6 +26,8 @@ class GroupEndedError(Error):
     def __init__(self, group: str, reason: str) -> None:
         super().__init__(f"group {group} {reason}")
         self.group = group
+        self.has_returned = reason.startswith(RETURNED)
+        """Whether the group returned, and raised nothing."""
 
 
 class ServiceFailedError(Error):

@@ -14,6 +14,7 @@ The package docstring has the arguments for correctness.
 
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -34,7 +35,7 @@ from amcast.services.declaration import (
     Service,
     describe_service,
 )
-from amcast.services.errors import GroupEndedError, ServiceFailedError
+from amcast.services.errors import RETURNED, GroupEndedError, ServiceFailedError
 from amcast.services.fields import FieldCodec, Form
 from amcast.services.messages import (
     KEY_BIT,
@@ -59,6 +60,12 @@ MAX_SESSIONS: Final = 10_000
 MAX_EARLY_VALUES: Final = 100_000
 """Commands of which a group keeps values that came before the command; the oldest are dropped beyond that."""
 DIGEST_BYTES: Final = 8
+MAX_VALUE_BYTES: Final = 256 * 1024
+"""Of what a command gives to other groups at a `yield`: it travels in one message."""
+MAX_RESULT_BYTES: Final = 1024 * 1024
+"""Of what a command or query returns: groups keep it until its caller has it."""
+MAX_TEXT_LENGTH: Final = 4096
+"""Of the text of an exception; longer ones are cut."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 
@@ -250,7 +257,7 @@ class Executor:
         key = (value.session, value.request, result.steps)
         if value.ended or value.step < result.steps or key in self.owed:
             return
-        sentence = f"returned after {result.steps} yields"
+        sentence = f"{RETURNED} {result.steps} yields"
         if isinstance(result.outcome, Failure):
             sentence = f"raised {result.outcome.kind}: {result.outcome.text}"
         ended = Value(value.session, value.request, result.steps, self.group, b"", sentence)
@@ -310,11 +317,19 @@ class Executor:
         try:
             returned = method(at, *astuple(arguments)) if operation.takes_at else method(*astuple(arguments))
         except Exception as error:
+            if operation.kind == "query":
+                return _describe_exception(error)
             return self._describe_exception(operation.name, error)
         return returned if type(returned) is GeneratorType else _encode_result(returned)
 
     def _describe_exception(self, name: str, error: Exception) -> Failure:
-        """An exception of a command as its result."""
+        """An exception of a command as its result. What depends on the machine, not on the state, is none."""
+        if isinstance(error, MemoryError | RecursionError):
+            raise ServiceFailedError(
+                f"{name} at position {self.position - 1} raised {type(error).__name__}: {error}. It is no result,"
+                f" because other replicas have room for more or less. If all stop here, mend the method and start them"
+                f" again: the class keeps its digest while names and types stay"
+            ) from error
         if self._failures and isinstance(error, self._failures):
             raise ServiceFailedError(
                 f"{name}: the files of {self.description.name} fail at this replica: {type(error).__name__}: {error}"
@@ -347,11 +362,16 @@ class Executor:
                 given = execution.generator.throw(sent)
             else:
                 given = execution.generator.send(sent)
-            data = _encoder.encode(given)
+            data = _encode_value(given)
         except StopIteration as stop:
             self._end(execution, _encode_result(stop.value))
             return
         except Exception as error:
+            if self._checks and error is sent and isinstance(error, GroupEndedError) and error.has_returned:
+                raise ServiceFailedError(
+                    f"{execution.queued.command.name} waits at yield {execution.step - 1}, and {sent}: expected that"
+                    f" every group comes to the same yields, or that GroupEndedError is caught"
+                ) from error
             self._end(execution, self._describe_exception(execution.queued.command.name, error))
             return
         if execution.before:
@@ -377,7 +397,8 @@ class Executor:
                 self.owed[key] = OwedValue(value, others)
 
     def _end(self, execution: Execution, outcome: Success | Failure) -> None:
-        execution.generator.close()
+        with suppress(Exception):  # of a method that handles its end as if it were an error
+            execution.generator.close()
         self._execution = None
         self._finish(execution.queued, outcome, execution.step)
 
@@ -536,7 +557,8 @@ class Executor:
 
     def _resume_from(self, state: ExecutorState, position: int) -> None:
         if self._execution is not None:
-            self._execution.generator.close()
+            with suppress(Exception):
+                self._execution.generator.close()
         self._now_ns, self.executed = state.now_ns, state.executed
         self._sessions = {
             id: SessionState(acknowledged, {result.request: result for result in results}, set(pending))
@@ -562,12 +584,15 @@ class Executor:
         if applied is not None:
             self._resume_from(self._decode_record(applied.record), applied.position)
 
-    def save(self) -> int:
-        """Has the service make its state durable, with the position and everything else that a restart needs; returns
-        the size of the latter."""
+    def save(self, position: int) -> int:
+        """Has the service make its state durable, with everything else that a restart needs; returns the size of the
+        latter. Everything before the position was delivered; the last of it may not have been for services (a change of
+        members)."""
         assert isinstance(self.service, DiskService), "only services with files are saved"
+        assert position >= self.position, f"saved at {position}; expected what was delivered: {self.position}"
+        self.position = position
         record = self._encode_record("pieces")
-        self.service.save(Applied(self.position, record))
+        self.service.save(Applied(position, record))
         return len(record)
 
     def close(self) -> None:
@@ -593,15 +618,31 @@ class Executor:
             )
 
 
+def _encode_value(given: Any) -> bytes:
+    """What a command gives at a `yield`; raises what ends the command if that cannot be sent."""
+    data = _encoder.encode(given)
+    if len(data) > MAX_VALUE_BYTES:
+        raise ValueError(f"the value of a yield has {len(data)} bytes; expected at most {MAX_VALUE_BYTES}")
+    return data
+
+
 def _encode_result(value: Any) -> Success | Failure:
     try:
-        return Success(_encoder.encode(value))
+        data = _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
         return Failure("TypeError", f"the result cannot be encoded: {error}")
+    if len(data) > MAX_RESULT_BYTES:
+        return Failure("ValueError", f"the result has {len(data)} bytes; expected at most {MAX_RESULT_BYTES}")
+    return Success(data)
 
 
 def _describe_exception(error: Exception) -> Failure:
-    """An exception of a command as its result. What depends on the machine, not on the state, is no result."""
-    if isinstance(error, MemoryError | RecursionError | ServiceFailedError):
+    """An exception as a result, with a text that can be sent."""
+    if isinstance(error, ServiceFailedError):
         raise error
-    return Failure(type(error).__name__, str(error))
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        text = f"{kind} without a text"
+    return Failure(kind, text[:MAX_TEXT_LENGTH].encode(errors="backslashreplace").decode())

@@ -41,10 +41,26 @@ def find_fields(service: type) -> dict[str, Any]:
     for base in reversed(service.__mro__[:-1]):
         own_names = inspect.get_annotations(base)
         hints = get_type_hints(base, include_extras=True) if own_names else {}
+        _check_defaults(service, base, hints)
         fields |= {name: hint for name, hint in hints.items() if name in own_names and not _is_of_class(hint)}
         if "__init__" in base.__dict__:
             fields |= _find_assigned(base, base.__dict__["__init__"])
     return fields
+
+
+def _check_defaults(service: type, base: type, hints: Mapping[str, Any]) -> None:
+    """Refuses an attribute of the class body that all instances would share, and no snapshot would have."""
+    for name, hint in hints.items():
+        value = vars(base).get(name)
+        if isinstance(value, dict | list | set | bytearray) and not _is_of_class(hint):
+            raise UsageError(
+                f"{service.__name__}.{name} = {value!r} in the class body is one object for all instances, and no"
+                f" snapshot has it; expected self.{name}: {_show_type(hint)} = {value!r} in __init__"
+            )
+
+
+def _show_type(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 
 def _is_of_class(hint: Any) -> bool:

@@ -15,6 +15,7 @@ from amcast.cluster import connect, local_cluster, run_service
 from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import CannotTellError
 from amcast.kernel.message import Message
+from amcast.kernel.reconfiguration import make_marker
 from amcast.kernel.topology import Topology
 from amcast.live.client_batch import encode_batch
 from amcast.live.config.cluster import Cluster, read_cluster
@@ -112,6 +113,28 @@ def test_only_what_follows_the_last_save_is_executed_again(tmp_path: Path) -> No
     run(main())
 
 
+def test_a_change_of_members_is_in_what_is_saved(tmp_path: Path) -> None:
+    """A change has a position, and no service hears of it. Files that are saved behind it are not older than the
+    journal, which forgets it."""
+
+    async def main() -> None:
+        service = RecordedHost()
+        application = host(tmp_path / "a", service)
+        for position, message in enumerate(deposits(8)):
+            application.deliver(Deliver(message, position))
+        application.deliver(Deliver(make_marker(1, 0, 1), 8))
+        await application.provide_state(9)
+        for file in kill(tmp_path / "a", tmp_path / "b").glob("state-*"):
+            file.unlink()  # the state that was exported is not kept for ever
+        again = RecordedHost()
+        restarted = host(tmp_path / "b", again)
+        assert (restarted.taken_until, again.opened, again.total) == (9, 9, 8)
+        await restarted.close()
+        await application.close()
+
+    run(main())
+
+
 def test_files_that_are_older_than_the_journal_wait_for_another_member(tmp_path: Path) -> None:
     """Deliveries that are gone are not left out."""
 
@@ -145,7 +168,7 @@ def test_a_state_of_another_member_replaces_the_files_at_once_or_not(tmp_path: P
             (application if position < 3 else other).deliver(Deliver(message, position))
             if position < 3:
                 other.deliver(Deliver(message, position))
-        source.save()
+        source.save(source.executor.position)
         pieces = list(source.executor.snapshot_pieces())
 
         def torn() -> Iterator[bytes]:

@@ -18,8 +18,7 @@ def first_of(items: Any) -> Any:
     return next(iter(items))
 
 
-def read_clock() -> float:
-    return time.time()
+read_clock: Any = getattr(time, "time")  # noqa: B009, hidden from the search of the source
 
 
 class Tags(Service):
@@ -204,6 +203,115 @@ class Careless(Drawer):
         super().save(applied)
         if not (self.folder / "record").exists():
             (self.folder / "record").write_text(applied.record.hex())
+
+
+class Browsing(Service):
+    """Writes in a query."""
+
+    def __init__(self, group: str) -> None:
+        self.reads: dict[str, int] = {}
+
+    @command
+    def add(self, at: At, key: Key, amount: int) -> None:
+        self.reads[key] = amount
+
+    @query
+    def look(self, key: Key) -> int:
+        self.reads[key] = self.reads.get(key, 0) + 1
+        return self.reads[key]
+
+
+class Uneven(Service):
+    """Yields as often as the state of its group says."""
+
+    def __init__(self, group: str) -> None:
+        self.count: int = 0
+
+    @command
+    def move(self, at: At, one: Key, other: Key) -> Generator[int, dict[str, int], int]:
+        total = 0
+        for _ in range(self.count % 3):
+            votes = yield 1
+            total += sum(votes.values())
+        self.count += 1
+        return total
+
+
+class Cached(Service):
+    """Answers from a global, which no snapshot has."""
+
+    def __init__(self, group: str) -> None:
+        self.counts: dict[str, int] = {}
+
+    @command
+    def add(self, at: At, key: Key, amount: int) -> int:
+        self.counts[key] = self.counts.get(key, 0) + amount
+        CACHE[at.group] = CACHE.get(at.group, 0) + amount
+        return CACHE[at.group]
+
+
+CACHE: dict[str, int] = {}
+
+
+class Shared(Service):
+    """Reaches one list by two attributes, which a snapshot parts."""
+
+    def __init__(self, group: str) -> None:
+        self.all: list[list[int]] = [[]]
+        self.current: list[int] = self.all[0]
+
+    @command
+    def add(self, at: At, key: Key, amount: int) -> int:
+        self.current.append(amount)
+        return len(self.all[0])
+
+
+class Partial(Service):
+    """Restores without an index that belongs to its state."""
+
+    def __init__(self, group: str) -> None:
+        self.counts: dict[str, int] = {}
+        self.largest: str = ""
+
+    @command
+    def add(self, at: At, key: Key, amount: int) -> None:
+        self.counts[key] = amount
+        self.largest = max(sorted(self.counts), key=lambda one: self.counts[one])
+
+    @query
+    def find(self, key: Key) -> str:
+        return self.largest
+
+    def snapshot(self) -> bytes:
+        return json.dumps(self.counts).encode()
+
+    def restore(self, state: bytes) -> None:
+        self.counts = json.loads(state)
+
+
+class Weighted(Service):
+    """Adds up floats in the order of a set."""
+
+    def __init__(self, group: str) -> None:
+        self.weights: set[float] = set()
+        self.total: float = 0.0
+
+    @command
+    def add(self, at: At, key: Key, amount: int) -> None:
+        self.weights.add(amount / 7)
+        self.total = sum(self.weights)
+
+
+class Aliasing(Drawer):
+    """Gives pieces of the state as it is when they are drawn."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        yield b"[]"
+        for key in sorted(self.counts):
+            yield json.dumps([key, self.counts[key]]).encode()
+
+    def restore(self, pieces: Iterator[bytes]) -> None:
+        self.counts = dict(json.loads(piece) for piece in pieces if piece != b"[]")
 
 
 class Votes(Service):

@@ -38,6 +38,13 @@ def search(
         (planted.Amnesiac, "computed another value|have different states after"),
         (planted.Careless, "gave another value at yield 0 when it was executed again"),
         (planted.Unkeyed, "has no argument of type amcast.Key with this value"),
+        (planted.Browsing, "look is a query, and the state has changed"),
+        (planted.Uneven, "returned after . yields: expected that every group comes to the same yields"),
+        (planted.Cached, "have different states after add"),
+        (planted.Shared, "have different states after add"),
+        (planted.Partial, "have different states after find"),
+        (planted.Weighted, "have different states after add"),
+        (planted.Aliasing, "have different states|computed another value"),
     ],
 )
 def test_planted_mistake_is_found(service: type[Service], sentence: str) -> None:

@@ -92,10 +92,11 @@ class FileState(Protocol):
     save_deliveries: int | None
     """How many deliveries are between two saves, at most."""
 
-    def save(self) -> int:
-        """Makes the state and its position durable; returns the bytes that this wrote beside the state."""
+    def save(self, position: int) -> int:
+        """Makes the state durable, which contains everything before a position (and this one may be behind a delivery
+        that was for nobody); returns the bytes that this wrote beside the state."""
 
-    def close_files(self) -> None:
+    def close_files(self, position: int) -> None:
         """Saves, unless the application has failed, and closes the files."""
 
 
@@ -335,7 +336,7 @@ class Application:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self._worker.shutdown)
         if self._files is not None:
-            self._files.close_files()
+            self._files.close_files(self.position)
         if self._journal is not None:
             self._journal.close(self.position)
 
@@ -433,7 +434,7 @@ class Application:
     def _save_files(self, files: FileState) -> None:
         assert self._journal is not None
         begin = time.monotonic()
-        self._saved_bytes = files.save()
+        self._saved_bytes = files.save(self.position)
         self._warn_if_slow("save", time.monotonic() - begin, "Save more often (save_deliveries)")
         self._saved_until = self.position
         superfluous = self._journal.forget_until(self.position)

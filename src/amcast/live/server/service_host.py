@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
-from amcast.kernel.errors import CannotTellError
+from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.ids import ProcessId
 from amcast.live.client.client import Client
 from amcast.live.client_batch import Delivery
-from amcast.live.limits import MIB
+from amcast.live.limits import KIB, MIB, Limits
 from amcast.live.rpc.messages import GetNodeStatus, NodeStatus
 from amcast.live.server.forked_state import ForkedState
 from amcast.live.server.replica_runtime import ReplicaRuntime
@@ -34,8 +34,8 @@ from amcast.live.storage.service_files import ServiceFiles
 from amcast.live.storage.state_files import State
 from amcast.services.declaration import Description
 from amcast.services.errors import ServiceFailedError
-from amcast.services.executor import Executor, PreparedState
-from amcast.services.messages import KEY_BIT, OwedValue, Query, ReadAnswer, Result, encode_payload
+from amcast.services.executor import MAX_RESULT_BYTES, MAX_VALUE_BYTES, Executor, PreparedState
+from amcast.services.messages import KEY_BIT, OwedValue, Query, ReadAnswer, Result, Success, encode_payload
 
 log = logging.getLogger("amcast.live")
 
@@ -44,6 +44,8 @@ RESEND_S: Final = 1.0
 RECONNECT_S: Final = 0.5
 FORKED_BYTES: Final = 4 * MIB
 """A state of this size is taken from a copy of the process: encoding it would hold up the event loop."""
+REPLY_BYTES: Final = 1 * MIB
+"""Results of about this size, and the last one, go into one reply."""
 PATIENCE_S: Final = 2.0
 """A command that waits for longer for another group is reported."""
 
@@ -58,6 +60,26 @@ def _draw_pieces(pieces: Iterator[bytes], limit: int) -> list[bytes] | None:
         if size > limit:
             return None
     return drawn
+
+
+def _size_of(result: Result) -> int:
+    outcome = result.outcome
+    return len(outcome.data) if isinstance(outcome, Success) else 4 * len(outcome.text)
+
+
+def check_limits(limits: Limits) -> None:
+    """Refuses limits under which values of a `yield` or results could not be sent."""
+    if limits.message_bytes < MAX_VALUE_BYTES + KIB:
+        raise UsageError(
+            f"limits.message_bytes = {limits.message_bytes}; expected at least {MAX_VALUE_BYTES + KIB} at a node with a"
+            f" service, whose commands exchange values of {MAX_VALUE_BYTES} bytes at most"
+        )
+    needed = REPLY_BYTES + 2 * MAX_RESULT_BYTES
+    if limits.frame_bytes < needed:
+        raise UsageError(
+            f"limits.frame_bytes = {limits.frame_bytes}; expected at least {needed} at a node with a service, whose"
+            f" results have {MAX_RESULT_BYTES} bytes at most"
+        )
 
 
 class ResultQueue:
@@ -83,7 +105,12 @@ class ResultQueue:
     def _take(self) -> list[Result]:
         kept = self._host.executor.results_of(self._session)
         self._read.intersection_update([result.request for result in kept])
-        results = [result for result in kept if result.request not in self._read]
+        results: list[Result] = []
+        size = 0
+        for result in kept:
+            if result.request not in self._read and size <= REPLY_BYTES:
+                size += _size_of(result)
+                results.append(result)
         self._read.update(result.request for result in results)
         return results
 
@@ -211,22 +238,23 @@ class ServiceHost:
             self.executor.open(self._files.folder)
             self.opened = self.executor.position
 
-    def save(self) -> int:
-        """Has the service save its files; returns the bytes of what it keeps for the executor."""
+    def save(self, position: int) -> int:
+        """Has the service save its files, which contain everything before a position; returns the bytes of what it
+        keeps for the executor."""
         try:
-            return self.executor.save()
+            return self.executor.save(position)
         except BaseException:
             self._has_failed = True
             raise
 
-    def close_files(self) -> None:
+    def close_files(self, position: int) -> None:
         """Saves and closes the files at the end. Without the save a restart executes again what came after the last
         one."""
         if self._files is None:
             return
         try:
             if not self._has_failed:
-                self.save()
+                self.save(max(position, self.executor.position))
             self.executor.close()
         except Exception as error:
             log.warning("the files of the service are not saved, and the log repeats deliveries: %s", error)
@@ -364,10 +392,16 @@ class ServiceHost:
     async def _give(self, client: Client, owed: OwedValue) -> None:
         """Multicasts a value to the other groups, and says so in its own when they have it."""
         payload, value = encode_payload(owed.value), owed.value
-        with suppress(CannotTellError):  # the client was closed: whoever still owes the value sends it again
+        try:
             await (await client.post(owed.destinations, payload))
             if (value.session, value.request, value.step) in self.executor.owed:
                 await client.post((value.group,), payload)
+        except CannotTellError:
+            pass  # the client was closed: whoever still owes the value sends it again
+        except UsageError as error:
+            log.error(
+                "a value of the service is refused, and %s wait for it: %s", " and ".join(owed.destinations), error
+            )
 
     async def _send_owed(self, runtime: ReplicaRuntime, client: Client) -> None:
         """Multicasts what is owed, each value once over this client: its session repeats requests by itself."""

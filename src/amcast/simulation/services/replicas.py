@@ -1,7 +1,8 @@
 """The services of simulated replicas: each executes what its node delivers, and loses its memory with it.
 
 Services that keep their state in files have real files. A crash leaves what is in the folder at that moment, as kill -9
-does: the next incarnation opens a copy of it. Their states are compared where they are saved.
+does: the next incarnation opens a copy of it. Their states are compared where they are saved. The pieces of a state
+that goes to another member are drawn while its source goes on, as a thread of a live replica draws them.
 
 A replica that restarts begins with the last state that it saved, at a random time, and executes what its node delivered
 since; or with the state of another member, as one does whose node installed a snapshot or lost its disk. After every
@@ -91,6 +92,8 @@ class SimulatedReplica:
         self.position = position
         """The number of deliveries that were executed."""
         self.reads = ReadQueue(executor)
+        self.exported: tuple[int, Iterator[bytes]] | None = None
+        """A state of a service with files, and its position: its other pieces are drawn by the member that gets it."""
         self.given: dict[tuple[int, int, int], OwedValue] = {}
         """Owed values that this incarnation has multicast."""
 
@@ -150,8 +153,9 @@ class SimulatedReplicas:
         others = [one for one in self._list_others(process) if self.replicas[one].position]
         how = "and executes everything"
         if others and self._random.random() < JOIN_TRANSFER_RATE:
-            self._transfer(process, replica.executor, self.replicas[self._random.choice(others)])
-            replica.position, how = replica.executor.position, "with the state of another member"
+            source = self.replicas[self._random.choice(others)]
+            replica.position = self._transfer(process, replica.executor, source)
+            how = "with the state of another member"
         self.events.append(f"{self.name_of(process)} joined {how} at position {replica.position}")
 
     def _list_others(self, process: ProcessId) -> list[ProcessId]:
@@ -160,12 +164,22 @@ class SimulatedReplicas:
         assert group is not None
         return [one for one in topology.members(group) if one in self.replicas and one != process]
 
-    def _transfer(self, process: ProcessId, executor: Executor, source: SimulatedReplica) -> None:
-        folder = None
-        if self._files is not None:
-            source.executor.save()
-            folder = self._files.begin(process)
-        executor.restore(source.executor.snapshot(), source.position, folder)
+    def _transfer(self, process: ProcessId, executor: Executor, source: SimulatedReplica) -> int:
+        """Gives a replica the state of another one; returns its position."""
+        if self._files is None:
+            executor.restore(source.executor.snapshot(), source.position)
+            return source.position
+        exported, source.exported = source.exported, None
+        if exported is None or exported[0] < executor.position:
+            exported = self._export(source)
+        position, pieces = exported
+        executor.restore(pieces, position, self._files.begin(process))
+        return position
+
+    def _export(self, source: SimulatedReplica) -> tuple[int, Iterator[bytes]]:
+        """The state of a service with files, whose first piece is drawn now."""
+        source.executor.save(source.position)
+        return source.position, source.executor.snapshot_pieces()
 
     def _drop(self, process: ProcessId, replica: SimulatedReplica) -> None:
         """A crash: memory is lost, files are as they were."""
@@ -193,8 +207,7 @@ class SimulatedReplicas:
             position, how = executor.position, "with its files"
         if others and world.incarnations[process] and (is_lost or self._random.random() < TRANSFER_RATE):
             other = self.replicas[self._random.choice(others)]
-            self._transfer(process, executor, other)
-            position, how = other.position, "with the state of another member"
+            position, how = self._transfer(process, executor, other), "with the state of another member"
         elif process in self._saved and not is_lost:
             position, snapshot = self._saved[process]
             executor.restore(snapshot, position)
@@ -211,14 +224,15 @@ class SimulatedReplicas:
         while replica.position < until:
             destinations, payload = self.payloads.get(history[replica.position], ((), b""))
             try:
-                replica.executor.deliver(replica.position, destinations, payload)
+                if payload:  # a change of members is for nodes, and no service hears of it
+                    replica.executor.deliver(replica.position, destinations, payload)
             except Error as error:
                 raise ServiceBrokenError(f"{self.name_of(process)}, at position {replica.position}: {error}") from error
             replica.executor.finished.clear()
             replica.position += 1
             if self._files is None or make_stream(self._compared, group, replica.position).random() < COMPARE_RATE:
                 if self._files is not None:
-                    replica.executor.save()
+                    replica.executor.save(replica.position)
                 self._compare(group, process, replica, payload)
             self._shuffle_sets(replica.executor)
             if self._random.random() < SAVE_RATE:
@@ -226,7 +240,7 @@ class SimulatedReplicas:
 
     def _save(self, process: ProcessId, replica: SimulatedReplica) -> None:
         if self._files is not None:
-            replica.executor.save()
+            replica.exported = self._export(replica)
         else:
             self._saved[process] = (replica.position, replica.executor.snapshot())
 

@@ -21,7 +21,7 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId, message_id
 from amcast.kernel.message import Message
 from amcast.services.calls import Call, CallSession, Outcome, Reading
 from amcast.services.declaration import Description, Service, describe_service
-from amcast.services.errors import CommandError
+from amcast.services.errors import CommandError, ServiceFailedError
 from amcast.services.messages import Consistency, encode_payload
 from amcast.simulation.inputs.load import ClientLoad
 from amcast.simulation.inputs.random_streams import make_stream
@@ -333,7 +333,7 @@ class ServiceRun(ClientLoad):
         try:
             moved = self._replicas is not None and self._follow_replicas(self._replicas)
             return self._run_tasks() or moved
-        except ServiceBrokenError as error:
+        except (ServiceBrokenError, ServiceFailedError) as error:
             self._fail(str(error))
             return True
 

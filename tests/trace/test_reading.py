@@ -12,6 +12,7 @@ import pytest
 from amcast.check import judge
 from amcast.kernel.errors import UsageError
 from amcast.trace.meta import encode_metas
+from amcast.trace.parquet import iterate_canonical
 from amcast.trace.run import read_run, read_runs
 from amcast.trace.run_folder import FolderRecorder
 from tests.mutants.planted import healthy
@@ -177,6 +178,17 @@ def test_traces_of_other_writers_are_read(folder: Path) -> None:
     report = judge(read_run(folder))
     assert report.verdict == "holds"
     assert report.properties["P7"].claimed is False
+
+
+@pytest.mark.parametrize("view", [pa.list_view, pa.large_list_view])
+def test_views_of_lists_are_read_as_lists(tmp_path: Path, view: Callable[[pa.DataType], pa.DataType]) -> None:
+    values = [[1], None, [], [2, 3], [4]]
+    file = tmp_path / "part.parquet"
+    pq.write_table(pa.table({"destinations": pa.array(values, view(pa.int16()))}), file)
+    for rows in (2, 100):
+        found = pa.concat_tables(iterate_canonical("deliveries", file, pq.ParquetFile(file), ["destinations"], rows=rows))
+        found.validate(full=True)
+        assert found.column("destinations").to_pylist() == values
 
 
 def test_absent_claims_claim_nothing(folder: Path) -> None:

@@ -172,7 +172,7 @@ def _to_canonical_column(column: Column, file: Path | str, array: pa.ChunkedArra
         raise UsageError(f"{where} is null in row {row} ({array.null_count} nulls); expected {column.type}, never null")
     if array.type != TYPES[column.type]:
         try:
-            array = array.cast(TYPES[column.type])
+            array = _to_plain_lists(array).cast(TYPES[column.type])
         except pa.ArrowInvalid as error:
             raise UsageError(f"{where}: {_first_line(error)}; expected {column.type}") from None
     if column.type.startswith("array") and pc.list_flatten(array).null_count:
@@ -181,6 +181,21 @@ def _to_canonical_column(column: Column, file: Path | str, array: pa.ChunkedArra
     if column.bounds is not None and len(array):
         _refuse_out_of_bounds(where, array, column.bounds, first_row)
     return array
+
+
+def _to_plain_lists(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Views of lists as lists, whose offsets Arrow's own cast makes one too short; other columns as they are."""
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type)):
+        return array
+    kind, chunks = pa.large_list(array.type.value_type), []
+    for chunk in array.chunks:
+        lengths = pc.fill_null(pc.list_value_length(chunk), 0).cast(pa.int64())
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+        mask = chunk.is_null() if chunk.null_count else None
+        chunks.append(pa.LargeListArray.from_arrays(offsets, pc.list_flatten(chunk), kind, mask=mask))
+    return pa.chunked_array(chunks, kind)
 
 
 def _refuse_out_of_bounds(where: str, array: pa.ChunkedArray, bounds: tuple[int, int], first_row: int) -> None:

@@ -115,8 +115,9 @@ def _encode_column(random: Random, kind: str, values: list[Any], plain: bool) ->
     if not kind.startswith("array"):
         array = pa.array(values, chosen)
         return array.dictionary_encode() if not plain and random.random() < 0.2 else array
-    listed = pa.list_(chosen) if plain or random.random() < 0.7 else pa.large_list(chosen)
-    return pa.array(values, listed)
+    others = (pa.large_list, pa.list_view, pa.large_list_view)
+    listed = pa.list_ if plain or random.random() < 0.7 else random.choice(others)
+    return pa.array(values, listed(chosen))
 
 
 # Traces

@@ -133,6 +133,11 @@ def test_killed_jvm_is_one_sentence(child: ChildOutput) -> None:
             "An error occurred while calling o1.x.\n: a.b.SparkException: Job aborted\n\tat x",
             "Job aborted",
         ),
+        (
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+            "  File a, line 3, in b\n    raise x\nsome.KeyError: 'group'\n\tat a.b.C\n",
+            "a task ended with some.KeyError: 'group'",
+        ),
     ],
 )
 def test_failure_descriptions(text: str, expected: str) -> None:

@@ -1,9 +1,15 @@
 """What tasks import: only the packages that the documentation requires of a worker's Python."""
 
+import gc
+import importlib
+import pickle
 import re
 import subprocess
 import sys
 
+import pytest
+
+from amcast.pipeline.spark.tasks import run_packed_call
 from tests import ROOT
 
 JOBS = ("amcast.pipeline.check.job", "amcast.pipeline.measure.job", "amcast.pipeline.sweep.worker")
@@ -37,3 +43,23 @@ def test_tasks_need_only_the_documented_packages() -> None:
         [sys.executable, "-c", PROGRAM, allowed, *JOBS], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_what_a_call_loads_is_exempt_from_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark collects garbage after every task; a worker imports the kernels with its first calls."""
+    frozen: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
+    sys.modules.pop("colorsys", None)
+    run_packed_call(_pack("json"))
+    frozen.clear()
+    for name, times in (("json", 0), ("colorsys", 1), ("colorsys", 1)):
+        run_packed_call(_pack(name))
+        assert len(frozen) == times
+
+
+def _pack(name: str) -> bytes:
+    return pickle.dumps((_load, (name,)))
+
+
+def _load(name: str) -> None:
+    importlib.import_module(name)

@@ -30,7 +30,7 @@ from amcast.pipeline.rows.tables import (
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns
 
-PACKET_ROWS: Final = 8_000_000
+PACKET_ROWS: Final = 10_000_000
 MAX_FLAGGED: Final = 100_000
 """Flagged packets that the plain checker judges."""
 

@@ -11,11 +11,20 @@ LEAST_SLOTS: Final = 16
 
 
 @compile_kernel
+def _find_slot(message: Any, mask: Any) -> Any:
+    """The first slot of a message. Sixteen consecutive ids share a line of the processor's cache: tables are in order
+    of time, and the ids of a sender grow.
+    """
+    block = mix(message >> np.int64(4)) << np.uint64(4)
+    return np.int64(block & np.uint64(mask)) + (message & np.int64(15))
+
+
+@compile_kernel
 def _insert(messages: Any, slots: Any) -> Any:
     """Fills the slots; returns whether every message occurs once."""
     mask, unique = slots.size - 1, True
     for row in range(messages.size):
-        slot = np.int64(mix(messages[row]) & np.uint64(mask))
+        slot = _find_slot(messages[row], mask)
         while slots[slot] >= 0:
             if messages[slots[slot]] == messages[row]:
                 unique = False
@@ -30,7 +39,7 @@ def _insert(messages: Any, slots: Any) -> Any:
 def _find(messages: Any, slots: Any, wanted: Any, places: Any) -> None:
     mask = slots.size - 1
     for row in range(wanted.size):
-        slot = np.int64(mix(wanted[row]) & np.uint64(mask))
+        slot = _find_slot(wanted[row], mask)
         places[row] = -1
         while slots[slot] >= 0:
             if messages[slots[slot]] == wanted[row]:

@@ -39,7 +39,7 @@ class Table(Protocol):
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]: ...
 
     def split(self, rows: int) -> "list[Table]":
-        """The same rows as several tables of about this many rows each, in order."""
+        """The same rows as several tables of about equally many rows each, about this many at most, in order."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class FileTable:
 
     def split(self, rows: int) -> list[Table]:
         parts: list[Table] = []
-        begun, count = 0, 0
+        begun, count, rows = 0, 0, -(-self.rows // max(1, -(-self.rows // rows)))
         for at, piece in enumerate(self.pieces, start=1):
             count += piece[2]
             if count >= rows or at == len(self.pieces):

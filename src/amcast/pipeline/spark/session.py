@@ -268,6 +268,9 @@ def describe_failure(error: Exception) -> str:
         return "the Java process is gone"
     if "Answer from Java side is empty" in text or "Error while sending or receiving" in text:
         return "the Java process is gone"
+    in_worker = re.search(r"^Traceback \(most recent call last\):.*?^(\w\S*: .*?)$", text, re.MULTILINE | re.DOTALL)
+    if in_worker is not None:
+        return f"a task ended with {in_worker[1][:300].rstrip(' .')}"
     for line in text.splitlines():
         line = re.sub(r"^\S*(Exception|Error):\s*", "", line.strip())
         if line and not line.startswith(("An error occurred while calling", "at ", "Traceback", "File ")):

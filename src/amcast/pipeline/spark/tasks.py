@@ -6,47 +6,36 @@ calls and their small answers.
 
 import gc
 import pickle
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+import sys
+from collections.abc import Callable
+from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from amcast.kernel.errors import CannotTellError, UsageError
 
-ANSWER_SCHEMA: Final = "call long, answer binary"
-_frozen = False
+_frozen_modules = 0
 
 
 def make_spark_runner(spark: SparkSession) -> Callable[[list[Any]], list[Any]]:
-    """A runner that makes each call in a Spark task of its own."""
+    """A runner that makes each call in a Spark task of its own.
+
+    Calls are plain elements of an RDD: a job of four tasks costs 0.09 s of CPU time, and 0.24 s as a DataFrame with
+    `mapInArrow`, which is planned, optimized and converted for nothing.
+    """
 
     def run(calls: list[Any]) -> list[Any]:
         if not calls:
             return []
-        packed = spark.sparkContext.broadcast([pickle.dumps(call) for call in calls])
-        frame = spark.range(0, len(calls), 1, len(calls)).mapInArrow(_make_task(packed), ANSWER_SCHEMA)
-        answers = {row.call: pickle.loads(row.answer) for row in frame.collect()}
-        packed.destroy()
-        for answer in answers.values():
+        packed = [pickle.dumps(call) for call in calls]
+        found = spark.sparkContext.parallelize(packed, len(packed)).map(run_packed_call).collect()
+        answers = [pickle.loads(answer) for answer in found]
+        for answer in answers:
             if isinstance(answer, (UsageError, CannotTellError)):
                 raise answer
-        return [answers[number] for number in range(len(calls))]
+        return answers
 
     return run
-
-
-def _make_task(packed: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        freeze_garbage()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                answer = run_packed_call(packed.value[number])
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int64()), pa.array([answer], pa.binary())], ["call", "answer"]
-                )
-
-    return work
 
 
 def run_packed_call(packed: bytes) -> bytes:
@@ -56,15 +45,16 @@ def run_packed_call(packed: bytes) -> bytes:
         answer = function(*arguments)
     except (UsageError, CannotTellError) as refusal:
         answer = refusal
+    freeze_garbage()
     return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def freeze_garbage() -> None:
-    """Once per Python worker: exempts loaded objects from garbage collection, which would cost 20 ms after
-    every task.
+    """Exempts loaded objects from garbage collection, which PySpark does after every task, for 50 ms: again whenever
+    modules were loaded, as the first call of each kind does.
     """
-    global _frozen
-    if not _frozen:
+    global _frozen_modules
+    if _frozen_modules != len(sys.modules):
         gc.collect()
         gc.freeze()
-        _frozen = True
+        _frozen_modules = len(sys.modules)

@@ -5,9 +5,12 @@
                 nothing before it was multicast (P1)
     order       the rank grows along every sequence and is one per message, so the order is acyclic (P4, P5)
     packets     every packet about a message runs between its sender and its destinations (P6')
+    stated      deliveries and packets state the sender, destinations and time that the multicasts have: `packets` and
+                `replicas` believe them
 
-They rely on properties of this trace: a rank for `order`, at most 63 processes for `integrity`. The Spark check needs
-neither. Each check returns the number of rows that violate it.
+The Spark check does the last one as part of the others, and judges real-time order (P9) besides. They rely on
+properties of this trace: a rank for `order`, at most 63 processes for `integrity`. The Spark check needs neither.
+Each check returns the number of rows that violate it.
 """
 
 from collections.abc import Callable
@@ -60,6 +63,11 @@ def duckdb_checks(folder: Path, threads: int) -> dict[str, Callable[[], int]]:
                        and list_contains(destinations, (source // {REPLICAS})::int)))
                or not (target = sender or (target < {GROUPS * REPLICAS}
                        and list_contains(destinations, (target // {REPLICAS})::int)))"""),
+        "stated": lambda: count("""
+            select (select count(*) from <deliveries> d join <multicasts> m using (message)
+                    where d.multicast_ns <> m.at_ns or d.destinations <> m.destinations)
+                 + (select count(*) from <packets> p join <multicasts> m using (message)
+                    where p.sender <> m.sender or p.destinations <> m.destinations)"""),
     }
 
 
@@ -144,4 +152,21 @@ def polars_checks(folder: Path) -> dict[str, Callable[[], int]]:
 
         return count(scan("packets").filter(~(inside("source") & inside("target"))))
 
-    return {"integrity": integrity, "replicas": replicas, "order": lambda: polars_order(folder), "packets": packets}
+    def stated() -> int:
+        sent = scan("multicasts").select("message", "destinations", "sender", pl.col("at_ns").alias("multicast_ns"))
+        wrong = 0
+        for table, columns in (
+            ("deliveries", ("multicast_ns", "destinations")),
+            ("packets", ("sender", "destinations")),
+        ):
+            both = scan(table).select("message", *columns).join(sent, on="message")
+            wrong += count(both.filter(pl.any_horizontal(pl.col(c) != pl.col(f"{c}_right") for c in columns)))
+        return wrong
+
+    return {
+        "integrity": integrity,
+        "replicas": replicas,
+        "order": lambda: polars_order(folder),
+        "packets": packets,
+        "stated": stated,
+    }

@@ -186,7 +186,9 @@ def test_views_of_lists_are_read_as_lists(tmp_path: Path, view: Callable[[pa.Dat
     file = tmp_path / "part.parquet"
     pq.write_table(pa.table({"destinations": pa.array(values, view(pa.int16()))}), file)
     for rows in (2, 100):
-        found = pa.concat_tables(iterate_canonical("deliveries", file, pq.ParquetFile(file), ["destinations"], rows=rows))
+        found = pa.concat_tables(
+            iterate_canonical("deliveries", file, pq.ParquetFile(file), ["destinations"], rows=rows)
+        )
         found.validate(full=True)
         assert found.column("destinations").to_pylist() == values
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from amcast.cli.main import run as run_command
 from amcast.kernel.errors import UsageError
 from amcast.kernel.message import Message
-from amcast.pipeline.watch.job import WatchStatus, watch
+from amcast.pipeline.watch.job import RunWatcher, WatchStatus, watch
 from amcast.pipeline.watch.state import WatchState
 from amcast.trace.meta import Meta
 from amcast.trace.run_folder import FolderRecorder
@@ -22,8 +22,8 @@ GROUPS = {0: (0, 1), 1: (2, 3)}
 class Writer:
     """A run of two groups of two that writes files as it goes."""
 
-    def __init__(self, folder: Path) -> None:
-        self.recorder = FolderRecorder(folder, Meta(run="going-on"), latest=False)
+    def __init__(self, folder: Path, run: str = "going-on") -> None:
+        self.recorder = FolderRecorder(folder, Meta(run=run), latest=False)
         self.position = dict.fromkeys(range(4), 0)
 
     def write_messages(self, first: int, count: int, swapped_at: int = -1, silent: int = -1) -> None:
@@ -141,6 +141,27 @@ def test_watch_continues_from_its_state(spark: SparkSession, tmp_path: Path) -> 
     state.write_text("something else")
     with pytest.raises(UsageError, match="not the state of a watch; expected a new file"):
         watch(folder, lambda now: None, state=state)
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    """Without run.json the first row names the run, and a watch that continues knows that name."""
+    for run in ("one", "two"):
+        writer = Writer(tmp_path / run, run)
+        writer.write_messages(0, 5)
+    files = {run: [str(file) for file in (tmp_path / run / "deliveries").glob("*.parquet")] for run in ("one", "two")}
+    watcher = RunWatcher(None, lambda now: None)
+    watcher.take_files("deliveries", files["one"])
+    assert watcher.failure is None
+    state = WatchState(tmp_path / "state")
+    watcher.save(state)
+    continued = RunWatcher(None, lambda now: None)
+    continued.restore(state)
+    both = RunWatcher(None, lambda now: None)
+    both.take_files("deliveries", [*files["one"], *files["two"]])
+    assert "rows of runs 'one' and 'two'; expected one run to watch" in str(both.failure)
+    for each in (watcher, continued):
+        each.take_files("deliveries", files["two"])
+        assert "rows of run 'two'; expected only ['one']" in str(each.failure)
 
 
 def test_state_of_another_run_or_version_is_refused(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from amcast.trace.meta import META_FILE, UNFINISHED_META_FILE, Meta, read_metas
 
 SMALL_BYTES: Final = 256 << 20
 """Traces smaller than this are done before the JVM has warmed up."""
+GOOGLE_RETRIES: Final = "retry_limit_seconds=15"
+"""Arrow tries to reach Google's store for a quarter of an hour, without a word."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def resolve_filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     try:
         if scheme in ("s3", "s3a"):
             return _open_s3(rest.partition("/")[0]), rest
-        system, path_inside = pafs.FileSystem.from_uri(path)
+        patient = scheme in ("gs", "gcs") and "?" not in path
+        system, path_inside = pafs.FileSystem.from_uri(f"{path}?{GOOGLE_RETRIES}" if patient else path)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise UsageError(
             f"{path}: {explain_error(error)}; expected a folder or a URI of a store that Arrow knows"

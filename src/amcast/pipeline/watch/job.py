@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amcast.check.verdict import Verdict
 from amcast.kernel.errors import UsageError
@@ -99,8 +100,10 @@ class RunWatcher:
 
     def restore(self, state: WatchState) -> None:
         """Continues where another watch of this run stopped."""
-        for name, value in state.read(self._run).items():
+        run = self._run
+        for name, value in state.read(run).items():
             setattr(self, name, value)
+        self._run = run if run is not None else self._run
         if self.snapshot.verdict == "violated":
             self.ended.set()
 
@@ -114,6 +117,7 @@ class RunWatcher:
                 parts = list(readers.map(lambda path: self._read(table, path), paths))
             data = pa.concat_tables([part for part in parts if part is not None] or [_EMPTY[table]]).combine_chunks()
             with self._lock:
+                self._refuse_other_runs(data, paths)
                 if data.num_rows:
                     _TAKERS[table](self, data)
                 self._files[table].update(paths)
@@ -127,6 +131,15 @@ class RunWatcher:
             if self._run is not None:
                 refuse_other_runs(batch.column("run"), path, [self._run])
         return pa.concat_tables(batches) if batches else None
+
+    def _refuse_other_runs(self, data: pa.Table, paths: list[str]) -> None:
+        """Refuses rows of a second run, where neither run.json nor what stands for it said the name of the run."""
+        for name in pc.unique(data.column("run")).to_pylist():
+            self._run = self._run if self._run is not None else name
+            if name != self._run:
+                raise UsageError(
+                    f"{Path(paths[0]).parent}: rows of runs {self._run!r} and {name!r}; expected one run to watch"
+                )
 
     def _add_multicasts(self, data: pa.Table) -> None:
         self._order.add_multicasts(zip(*(data.column(c).to_pylist() for c in _MULTICASTS), strict=True))
@@ -213,7 +226,7 @@ class RunWatcher:
             now.verdict, now.story = "unknown", missing
 
 
-_KEPT: Final = ("snapshot", "_order", "_batches", "_sent", "_unmatched", "_files")
+_KEPT: Final = ("_run", "snapshot", "_order", "_batches", "_sent", "_unmatched", "_files")
 """What a state consists of."""
 _MULTICASTS: Final = ("message", "destinations", "at_ns", "sender", "session", "sequence")
 _EMPTY: Final = {table: arrow_schema(table).empty_table() for table in TABLES}
@@ -262,7 +275,8 @@ def watch(
 
 
 def _find_run(folder: Location) -> str | None:
-    """The name of the run, from run.json or what stands for it during the run; None if neither says one."""
+    """The name of the run, from run.json or what stands for it during the run; None if neither says one: then the first
+    row does."""
     for name in (META_FILE, UNFINISHED_META_FILE):
         try:
             found = msgspec.json.decode((folder / name).read_bytes())

@@ -49,7 +49,7 @@ class WatchState:
             written_run, values = pickle.loads(data[len(MARK) :])
         except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, TypeError, ValueError):
             raise UsageError(f"--state {self._file}: damaged, or of another version; expected a new file") from None
-        if written_run != run:
+        if None not in (run, written_run) and written_run != run:
             raise UsageError(f"--state {self._file}: of run {written_run!r}; expected that of {run!r}")
         found: dict[str, Any] = values
         return found

@@ -209,6 +209,41 @@ def test_stopping_process_acknowledges_received_frames() -> None:
     run(main())
 
 
+def test_connection_made_in_the_turn_in_which_its_dialling_is_given_up_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """uvloop closes such a connection without a word, and raises an error at the next write."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        given_up: list[Connection] = []
+        create = loop.create_connection
+
+        async def give_up(*arguments: object, **options: object) -> object:
+            transport, connection = await create(*arguments, **options)  # type: ignore[arg-type]
+            if isinstance(connection, Connection) and not given_up:
+                await until(lambda: connection.link is not None)
+                given_up.append(connection)
+                transport.set_protocol(asyncio.Protocol())
+                transport.abort()
+                raise TimeoutError
+            return transport, connection
+
+        async with pair() as (low, high, proxy):
+            link = high.network.links[0]
+            monkeypatch.setattr(loop, "create_connection", give_up)
+            proxy.cut()
+            await until(lambda: bool(given_up))
+            while link.connection is given_up[0] or link.connection is None:
+                assert link.connection is None, "the link still writes to a connection that was given up"
+                await asyncio.sleep(0)
+            high.send(0, 1)
+            high.flush()
+            await until(lambda: low.received == [1])
+
+    run(main())
+
+
 def test_new_incarnation_resets_the_link() -> None:
     async def main() -> None:
         async with pair() as (low, high, proxy):

@@ -217,6 +217,8 @@ class Connection(asyncio.BufferedProtocol):
             self.on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:
+            return
         if self._deadline is not None:
             self._deadline.cancel()
         self.write = _discard
@@ -228,8 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(exc, ssl.SSLError) and self.link is None:
             self.refusal = f"TLS: {describe_error(exc)}"
             self._network.handle_refusal(self, Refusal(0, self.refusal))
-        if not self.closed.done():
-            self.closed.set_result(None)
+        self.closed.set_result(None)
         self._network.remove_connection(self)
 
     # Called by links, networks and the RPC server

@@ -543,16 +543,21 @@ class Network:
     async def _connect(self, link: Link) -> Connection | None:
         loop = asyncio.get_running_loop()
         address = self.peers.addresses[link.peer]
+        connection = Connection(self, self._limits, link)
+        is_given_up = True
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, self._limits, link), *address, family=socket.AF_UNSPEC, **self._tls()
-                )
-                return connection
+                await loop.create_connection(lambda: connection, *address, family=socket.AF_UNSPEC, **self._tls())
+            is_given_up = False
+            return connection
         except ConnectionRefusedError:
             self._record_down(link)
         except (OSError, TimeoutError):
             pass
+        finally:
+            if is_given_up:
+                # It may have been made in the same turn. Then uvloop closes it, and does not tell.
+                connection.connection_lost(None)
         return None
 
     async def _probe_address(self, link: Link) -> None:

@@ -1,8 +1,8 @@
 """Faults of disks, drawn at random, for runs in which records live in the real log (`simulation/world/log_disk.py`).
 
-Torn and short writes, failing syncs and full disks harm nobody who waits for the disk: they are drawn for every protocol whose
-processes may restart. Rot and lost writes cost a process its records; they are drawn only where the protocol survives
-that, and for as many processes. Copies are taken here and put back by the fault kind `rollback`.
+Torn and short writes, failing syncs and full disks harm nobody who waits for the disk: they are drawn for every
+protocol whose processes may restart. Rot and lost writes cost a process its records; they are drawn only where the
+protocol survives that, and for as many processes. Copies are taken here and put back by the fault kind `rollback`.
 """
 
 from collections.abc import Callable

@@ -317,6 +317,8 @@ def test_killed_memory_cluster_reports_lost_state_and_starts_anew(
         asyncio.run(sent(cluster, 30))
         running.kill(*cluster.nodes())
         running.start(*cluster.nodes())
+        assert set(running.waiting) == set(cluster.nodes()), "a node without its group's state says that it is ready"
+        assert all("it lost its memory" in why for why in running.waiting.values())
         status = stood(running, file, capsys)
         assert command(["status", "--config", str(file)]) == 2
         shown = capsys.readouterr().err

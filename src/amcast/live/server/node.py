@@ -4,9 +4,10 @@ SIGTERM and SIGINT stop it gracefully (`drain_and_stop`); so does its removal fr
 (`live/membership/topology_follower.py`). A failure ends it with exit code 1. SIGHUP makes it reload its certificates,
 revocations and the rights of clients.
 
-It prints `ready` on its standard output when it listens, its group has admitted its data folder and it has replayed its
-log; `waiting: REASON` before, if it takes long or an operator must act; and `stopped` after a graceful stop. A node
-whose folder turns out to be doubtful begins its next incarnation by itself, in the same operating-system process.
+It prints `ready` on its standard output when it listens, its group has admitted its data folder and it has its group's
+state, from its log or from other members; `waiting: REASON` before, if it takes long or an operator must act; and
+`stopped` after a graceful stop. A node whose folder turns out to be doubtful begins its next incarnation by itself, in
+the same operating-system process.
 """
 
 import asyncio
@@ -56,6 +57,8 @@ WAITING = "waiting"
 STOPPED = "stopped"
 ADMISSION_S: Final = 2.0
 """After so long without admission, a node prints that it waits."""
+STATE_S: Final = 2.0
+"""The same without the state of its group."""
 GC_THRESHOLD = 50_000
 """Collections are rare, because a node has many long-lived objects: frequent ones cost a tenth of the CPU."""
 _MALLOC: Final = {-1: 64 * MIB, -2: 4 * MIB, -3: 32 * MIB}
@@ -346,6 +349,9 @@ async def announce(runtime: ReplicaRuntime) -> None:
     if not await runtime.wait_admitted(ADMISSION_S) and not runtime.host.ended.done():
         print(f"{WAITING}: {'; '.join([runtime.status.admission_reason(), *runtime.status.advice()])}", flush=True)
         await runtime.admitted.wait()
+    if not await runtime.wait_for_state(STATE_S):
+        print(f"{WAITING}: {'; '.join([*runtime.status.reasons_not_ready(), *runtime.status.advice()])}", flush=True)
+        await runtime.wait_for_state()
     print(READY, flush=True)
 
 

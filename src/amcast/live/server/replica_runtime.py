@@ -11,6 +11,7 @@ both together through constructors:
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +42,7 @@ from amcast.storage.scrubber import Scrubber
 log = logging.getLogger("amcast.live")
 
 ADMISSION_POLL_S: Final = 0.05
+STATE_POLL_S: Final = 0.02
 COMPARISON_POLL_S: Final = 0.5
 ADMISSION_LOG_S: Final = 1.0
 """Nothing is logged about an admission that is faster."""
@@ -170,6 +172,16 @@ class ReplicaRuntime:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ADMISSION_POLL_S):
                     await self.admitted.wait()
+        return True
+
+    async def wait_for_state(self, timeout_s: float = math.inf) -> bool:
+        """Waits until the replica has its group's state; False if it has not in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self.status.survey.has_state():
+            if loop.time() > deadline:
+                return False
+            await asyncio.sleep(STATE_POLL_S)
         return True
 
     async def _log_admission(self) -> None:

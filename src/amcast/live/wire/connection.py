@@ -230,7 +230,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(exc, ssl.SSLError) and self.link is None:
             self.refusal = f"TLS: {describe_error(exc)}"
             self._network.handle_refusal(self, Refusal(0, self.refusal))
-        self.closed.set_result(None)
+        if not self.closed.done():
+            self.closed.set_result(None)
         self._network.remove_connection(self)
 
     # Called by links, networks and the RPC server

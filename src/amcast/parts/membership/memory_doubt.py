@@ -19,7 +19,9 @@ configuration. All members of a group start k + 1 with the same set of delivered
 (docs/membership.md, 1), and M is in it: by the rule, or because the process has delivered M in k or earlier, before the
 barrier of k. A life takes part in k + 1 only after some member of its group has delivered the barrier, and M before it.
 M is first multicast after the loss, so no life before the loss had begun k + 1 then. The configurations behind k + 1
-start later still, and their starts contain M, too.
+start later still, and their starts contain M, too. (The id of M is new: its sender is the process, its number the
+incarnation that lost the memory, which no earlier life had, as admission sees to; and servers multicast nothing else by
+themselves where memory can be lost.)
 
 *Liveness*: a process in doubt requests M again until it is delivered, in the configuration in which its group then is.
 It is a member that has not joined (`joined` in its status), though it may vote: if others lost their memory as well,

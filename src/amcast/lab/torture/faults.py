@@ -13,7 +13,7 @@ FAULTS: Final = {
     "flap": "the same, on and off several times a second",
     "corrupt": "bits flip between nodes (with proxies only)",
     "torn": "the power of some nodes, up to all of them, is cut while they write: the last commit is torn",
-    "rot": "a bit flips in the log of a node that is down, or in the logs of a majority, which must say so and wait",
+    "rot": "a bit flips or a sector is lost in the log of a node that is down, or of a majority, which must say so",
     "rollback": "an older copy of a node's data folder is put back",
     "emptied": "a node's data folder is emptied: it is refused until an operator replaces it",
     "full": "the disk of a node is full: it stops, and starts again when there is space",

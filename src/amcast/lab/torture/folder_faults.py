@@ -11,7 +11,7 @@ from amcast.lab.torture.faults import Blow, Stage
 from amcast.lab.torture.ledger import disk_control_file
 from amcast.lab.torture.target import TorturedCluster
 from amcast.live.operations.cluster_status import fetch_statuses
-from amcast.live.torture.folders import FlippedBit, choose_bit, copy_folder, put_back, tear_log
+from amcast.live.torture.folders import Rot, choose_rot, copy_folder, put_back, tear_log
 
 NOBODY: Final = Blow("nobody is left", lambda: None, Stage.LINKS)
 COPIES: Final = "copies"
@@ -50,7 +50,7 @@ class FolderFaults:
     # Rot
 
     def rot(self) -> Blow:
-        """Flips a bit in the log of one node, or of a majority of a group."""
+        """Damages the log of one node, or of a majority of a group."""
         target = self._target
         if not target.spoilt and not target.impaired and self._rng.random() < 1 / 3:
             return self._rot_majority()
@@ -58,17 +58,17 @@ class FolderFaults:
         if node is None:
             return NOBODY
         target.running.kill(node)
-        bit = choose_bit(target.data_folder(node), self._rng)
-        bit.flip()
-        return Blow(f"{node}, {bit}", lambda: self._restart_rotten(node, bit), Stage.FOLDERS)
+        rot = choose_rot(target.data_folder(node), self._rng)
+        rot.flip()
+        return Blow(f"{node}, {rot}", lambda: self._restart_rotten(node, rot), Stage.FOLDERS)
 
-    def _restart_rotten(self, node: str, bit: FlippedBit) -> None:
+    def _restart_rotten(self, node: str, rot: Rot) -> None:
         """The group gives the node its state again; the damaged files are put aside."""
         self._target.start([node])
-        self._target.require_ready([node], f"after its start with a flipped bit ({bit})")
-        is_log = bit.file.suffix == ".log"
-        if is_log and not list(bit.file.parent.glob("*.log.damaged-*")):
-            self._target.violations.append(f"node {node} has not noticed a flipped bit ({bit})")
+        self._target.require_ready([node], f"after its start with rot ({rot})")
+        is_log = rot.file.suffix == ".log"
+        if is_log and not list(rot.file.parent.glob("*.log.damaged-*")):
+            self._target.violations.append(f"node {node} has not noticed rot ({rot})")
 
     def _rot_majority(self) -> Blow:
         target = self._target
@@ -76,22 +76,22 @@ class FolderFaults:
         nodes = target.choose_nodes(target.cluster.topology.quorum(group), target.members(group))
         target.spoilt.add(group)
         target.running.kill(*nodes)
-        bits = {}
+        damage = {}
         for node in nodes:
-            bits[node] = self._choose_log_bit(target.data_folder(node))
-            bits[node].flip()
-        return Blow(f"a majority: {', '.join(nodes)}", lambda: self._repair_majority(bits), Stage.FOLDERS)
+            damage[node] = self._choose_log_rot(target.data_folder(node))
+            damage[node].flip()
+        return Blow(f"a majority: {', '.join(nodes)}", lambda: self._repair_majority(damage), Stage.FOLDERS)
 
-    def _choose_log_bit(self, folder: Path) -> FlippedBit:
+    def _choose_log_rot(self, folder: Path) -> Rot:
         while True:
-            bit = choose_bit(folder, self._rng)
-            if bit.file.parent == folder and bit.file.suffix == ".log":
-                return bit
+            rot = choose_rot(folder, self._rng)
+            if rot.file.parent == folder and rot.file.suffix == ".log":
+                return rot
 
-    def _repair_majority(self, bits: dict[str, FlippedBit]) -> None:
+    def _repair_majority(self, damage: dict[str, Rot]) -> None:
         """Too few members are left that could tell what was decided: the nodes must say so and wait. The disks are
         repaired, and an operator lets the nodes use their records."""
-        target, nodes = self._target, list(bits)
+        target, nodes = self._target, list(damage)
         target.start(nodes)
         answers = fetch_statuses(target.cluster, None)
         for node in nodes:
@@ -103,8 +103,8 @@ class FolderFaults:
                     f" {admission}, {status.get('not_ready_reasons')}, {status.get('advice')}"
                 )
         target.stop(nodes)
-        for node, bit in bits.items():
-            bit.flip()
+        for node, rot in damage.items():
+            rot.flip()
             self._require_command("replace", "--config", str(target.cluster.file), "--node", node, "--accept-loss")
         target.start(nodes)
         target.require_ready(nodes, "after an operator accepted their records")

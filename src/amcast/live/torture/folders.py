@@ -14,6 +14,8 @@ JOURNAL: Final = "application"
 """The folder of the journal of a hosted program, inside of the data folder."""
 TORN_BYTES: Final = (600, 6000)
 """The size of the record in a torn commit: at least two sectors."""
+ZEROED_SHARE: Final = 0.25
+"""How much of the rot is lost sectors."""
 
 
 class FlippedBit(NamedTuple):
@@ -33,6 +35,55 @@ class FlippedBit(NamedTuple):
 
     def __str__(self) -> str:
         return f"bit {self.bit} of byte {self.byte} in {self.file.parent.name}/{self.file.name}"
+
+
+class ZeroedSector(NamedTuple):
+    """A sector of a log that a disk has lost: it reads as zeros, as before it was written."""
+
+    file: Path
+    byte: int
+    content: bytes
+
+    def flip(self) -> None:
+        """Loses the sector, or brings it back."""
+        with self.file.open("r+b") as file:
+            file.seek(self.byte)
+            lost = bytes(len(self.content))
+            is_lost = file.read(len(lost)) == lost
+            file.seek(self.byte)
+            file.write(self.content if is_lost else lost)
+
+    def __str__(self) -> str:
+        return f"the sector at byte {self.byte} is zero in {self.file.parent.name}/{self.file.name}"
+
+
+Rot = FlippedBit | ZeroedSector
+
+
+def choose_rot(folder: Path, rng: random.Random) -> Rot:
+    """Draws damage to a data folder: a bit, or a sector of a log that is not in the last commit (a commit of which
+    sectors are missing may never have become durable)."""
+    if rng.random() < ZEROED_SHARE:
+        scan = segments.scan_log(SystemFiles(folder))
+        file = folder / rng.choice(scan.files)
+        data = file.read_bytes()
+        starts = _find_commits(data)
+        until = starts[-1] if file.name == scan.files[-1] and starts else len(data.rstrip(b"\0"))
+        places = range(segments.FIRST_COMMIT, until, segments.SECTOR)
+        if places:
+            place = rng.choice(places)
+            return ZeroedSector(file, place, data[place : place + segments.SECTOR])
+    return choose_bit(folder, rng)
+
+
+def _find_commits(data: bytes) -> list[int]:
+    """Where the commits of a segment begin."""
+    head = segments.read_head(data)
+    starts, at, chain = [], segments.FIRST_COMMIT, 0 if head is None else head.chain
+    while (commit := segments.read_commit(data, at, chain)) is not None:
+        starts.append(at)
+        at, chain = commit.end, commit.chain
+    return starts
 
 
 def choose_bit(folder: Path, rng: random.Random) -> FlippedBit:

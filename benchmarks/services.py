@@ -1,18 +1,33 @@
-"""What a service costs one replica, above a plain delivery: CPU per command of the executor.
+"""What a service costs above plain multicasts.
 
     python benchmarks/services.py                     24 sessions (clients), 170 bytes of arguments
     python benchmarks/services.py --sessions 1000 --bytes 16
+    python benchmarks/services.py --latency 300       what a lone caller waits for, beside a lone multicast
 
-Commands are those of a session in order, each acknowledging the one before, as those of callers that wait for answers.
-The shortest of several turns counts. Printed as JSON: microseconds of CPU per command, and of an empty `deliver`.
+The first two measure the CPU of one replica: commands are those of a session in order, each acknowledging the one
+before, as those of callers that wait for answers. The shortest of several turns counts. Printed as JSON: microseconds
+of CPU per command.
+
+The third one starts two groups of three real nodes and calls in turns, one call at a time: milliseconds, half of the
+calls wait for less.
 """
 
 import argparse
+import asyncio
 import json
+import os
+import statistics
 import sys
 import time
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import amcast
+from amcast.cluster import local_cluster
+from amcast.live.config.cluster import Cluster, read_cluster
+from amcast.live.operations.local_cluster import format_local_config
 from amcast.services.calls import CallSession
 from amcast.services.declaration import describe_service
 from amcast.services.executor import Executor
@@ -32,6 +47,21 @@ class Register(amcast.Service):
     def write(self, at: amcast.At, key: amcast.Key, text: str) -> int:
         self.text = text
         self.count += 1
+        return self.count
+
+    @amcast.command
+    def write_all(self, at: amcast.At, text: str) -> int:
+        self.text = text
+        return 1
+
+    @amcast.command
+    def agree(self, at: amcast.At, text: str) -> Generator[int, dict[str, int], int]:
+        votes = yield 1
+        self.text = text
+        return sum(votes.values())
+
+    @amcast.query
+    def read(self, key: amcast.Key) -> int:
         return self.count
 
 
@@ -61,13 +91,50 @@ def measure(payloads: list[bytes]) -> float:
     return took
 
 
+def measure_latency(turns: int, size: int) -> dict[str, float]:
+    """Medians of what a lone caller waits for, in milliseconds."""
+    with TemporaryDirectory() as folder:
+        config = Path(folder) / "cluster.toml"
+        config.write_text(format_local_config(dict.fromkeys(GROUPS, 3), order="real-time"))
+        cluster = read_cluster(config)
+        os.environ["PYTHONPATH"] = str(Path(__file__).parent)
+        with local_cluster(cluster, service="services:Register"):
+            return asyncio.run(_call_in_turns(cluster, turns, "x" * size))
+
+
+async def _call_in_turns(cluster: Cluster, turns: int, text: str) -> dict[str, float]:
+    async with amcast.connect(cluster, connect_s=60) as client:
+        stub = client.service(Register)
+        kinds: dict[str, Callable[[], Awaitable[Any]]] = {
+            "multicast to one group": lambda: client.multicast(["north"], text.encode()),
+            "command of one group": lambda: stub.write("key", text, groups=["north"]),
+            "multicast to two groups": lambda: client.multicast(GROUPS, text.encode()),
+            "command of two groups": lambda: stub.write_all(text),
+            "command of two groups with an exchange": lambda: stub.agree(text),
+            "linearizable query of one group": lambda: stub.read("key", groups=["north"]),
+        }
+        waits: dict[str, list[float]] = {name: [] for name in kinds}
+        for turn in range(turns + 20):
+            for name, call in kinds.items():
+                begin = time.perf_counter()
+                await call()
+                if turn >= 20:
+                    waits[name].append(1e3 * (time.perf_counter() - begin))
+        return {name: round(statistics.median(taken), 3) for name, taken in waits.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, default=24)
     parser.add_argument("--commands", type=int, default=50_000)
     parser.add_argument("--bytes", type=int, default=170)
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--latency", type=int, default=0, metavar="TURNS")
     options = parser.parse_args()
+    if options.latency:
+        json.dump(measure_latency(options.latency, options.bytes), sys.stdout, indent=1)
+        print()
+        return
     payloads = make_payloads(options.sessions, options.commands, options.bytes)
     seconds = min(measure(payloads) for _ in range(options.turns))
     json.dump({"us_per_command": round(seconds / len(payloads) * 1e6, 3)}, sys.stdout)

@@ -143,15 +143,16 @@ def _find_unexplained(history: Sequence[HistoryOperation], done: frozenset[int])
 # Lists
 
 
-def _compare_lists(random: Random) -> str:
-    state: dict[str, list[int]] = {"x": [], "y": []}
-    numbers = iter(range(1, 100))
+def make_list_history(random: Random, processes: int, calls: int, keys: str = "xy") -> list[HistoryOperation]:
+    """Transactions that append and read, of which some are wrong in one way."""
+    state: dict[str, list[int]] = {key: [] for key in keys}
+    numbers = iter(range(1, 100 + 3 * calls))
     damage = random.choice(("", "", "stale", "swapped", "lost", "strange"))
 
     def draw(random: Random) -> Call:
         steps: list[list[Any]] = []
         for _ in range(random.choice((1, 1, 2, 3))):
-            key = random.choice("xy")
+            key = random.choice(keys)
             if random.random() < 0.5:
                 steps.append(["append", key, next(numbers)])
             elif ["append", key] not in [step[:2] for step in steps]:  # what it appends itself is not read
@@ -174,7 +175,11 @@ def _compare_lists(random: Random) -> str:
                     answered[-1][2] = random.choice((5, [1, 1], [99], "x"))
         return answered
 
-    history = _make_history(random, 3, random.choice((3, 4, 5)), draw, answer)
+    return _make_history(random, processes, calls, draw, answer)
+
+
+def _compare_lists(random: Random) -> str:
+    history = make_list_history(random, 3, random.choice((3, 4, 5)))
     try:
         report = check_list_append(history).verdict
     except UsageError:
@@ -215,7 +220,8 @@ def _shows_everything(history: Sequence[HistoryOperation]) -> bool:
 # Banks
 
 
-def _compare_banks(random: Random) -> str:
+def make_bank_history(random: Random, processes: int, calls: int) -> list[HistoryOperation]:
+    """Transfers and reads, of which some are wrong."""
     accounts = {"a": random.randint(0, 5), "b": random.randint(0, 5)}
 
     def draw(random: Random) -> Call:
@@ -228,7 +234,12 @@ def _compare_banks(random: Random) -> str:
         accounts["b"] += call[1]
         return call[1]
 
-    history = [one for one in _make_history(random, 2, 4, draw, answer) if one.value is not None or not one.is_certain]
+    history = _make_history(random, processes, calls, draw, answer)
+    return [one for one in history if one.value is not None or not one.is_certain]
+
+
+def _compare_banks(random: Random) -> str:
+    history = make_bank_history(random, 2, 4)
     reads = [one.value for one in history if one.f == "read" and one.is_certain]
     totals = {sum(read.values()) for read in reads}
     is_sound = len(totals) == 1 and min(money for read in reads for money in read.values()) >= 0

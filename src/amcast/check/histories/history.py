@@ -10,6 +10,7 @@ after an `info`. Other fields (`time`, `index`) are ignored.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,26 +57,34 @@ class HistoryOperation:
 
 def read_history(file: Path) -> list[HistoryOperation]:
     """Reads a file of JSON lines; an error names the line, the value and what was expected."""
-    decoder = msgspec.json.Decoder(HistoryLine)
-    lines = []
     try:
         text = file.read_bytes()
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}; expected a history as JSON lines") from None
-    for number, line in enumerate(text.splitlines(), 1):
+    return pair_lines(decode_lines(text, str(file)), str(file))
+
+
+def decode_lines(text: bytes, where: str, first: int = 1) -> list[HistoryLine]:
+    """Decodes JSON lines, the first of which has a number."""
+    decoder = msgspec.json.Decoder(HistoryLine)
+    lines = []
+    for number, line in enumerate(text.splitlines(), first):
         try:
             lines.append(decoder.decode(line))
         except msgspec.MsgspecError as error:
-            raise UsageError(f"{file}, line {number}: {error}; expected type, process, f and value") from None
-    return pair_lines(lines, str(file))
+            raise UsageError(f"{where}, line {number}: {error}; expected type, process, f and value") from None
+    return lines
 
 
-def pair_lines(lines: Iterable[HistoryLine], where: str = "history") -> list[HistoryOperation]:
-    """The operations of a history, without those that failed."""
+def pair_lines(
+    lines: Iterable[HistoryLine], where: str = "history", numbers: Iterable[int] | None = None
+) -> list[HistoryOperation]:
+    """The operations of a history, without those that failed. `numbers` are those of the lines, if they are only the
+    lines of some processes."""
     open_lines: dict[int | str, tuple[int, HistoryLine]] = {}
     found: list[tuple[int, HistoryLine, int | None, Any]] = []
     ended: set[int | str] = set()
-    for number, line in enumerate(lines, 1):
+    for number, line in zip(count(1) if numbers is None else numbers, lines, strict=False):
         if line.type == "invoke":
             if line.process in open_lines or line.process in ended:
                 state = "an operation open" if line.process in open_lines else "an operation of unknown end"

@@ -14,7 +14,7 @@ violation is real; and complete for what reads show: appends that no read ever s
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from amcast.check.histories.history import HistoryOperation
 from amcast.check.histories.report import HistoryReport
@@ -22,17 +22,37 @@ from amcast.kernel.errors import UsageError
 
 Edges = dict[int, dict[int, str]]
 """By transaction: the transactions after it, and why."""
+NOTHING_READ: Final = "nothing was read: no order is known"
 MAX_SOURCES: Final = 2_000
 """From so many transactions of a cycle's component the shortest cycle is searched."""
 
 
+class Dependencies(NamedTuple):
+    """What transactions show of each other, without time."""
+
+    checked: dict[str, int]
+    wrong: str
+    """What is wrong with a single read, as a sentence; "" if nothing is."""
+    edges: Edges
+
+
 def check_list_append(history: Sequence[HistoryOperation]) -> HistoryReport:
     """Judges whether a history of list-append transactions is strictly serializable."""
-    checked = {"transactions": len(history), "reads": 0, "appends": 0}
+    checked, wrong, edges = find_dependencies(history)
+    checked = {"transactions": len(history)} | checked
+    if not checked["reads"]:
+        return HistoryReport("unknown", checked, [NOTHING_READ])
+    story = [wrong] if wrong else tell_cycle(history, edges)
+    return HistoryReport("violated" if story else "holds", checked, story)
+
+
+def find_dependencies(history: Sequence[HistoryOperation]) -> Dependencies:
+    """Reads off what depends on what; all that concerns a key must be there, but not all keys."""
+    checked = {"reads": 0, "appends": 0}
     writers: dict[tuple[str, Any], int] = {}
     reads: list[tuple[int, Any, list[Any]]] = []
     for operation in history:
-        for kind, key, element in _steps(operation):
+        for kind, key, element in list_steps(operation):
             if kind == "append":
                 checked["appends"] += 1
                 if (repr(key), element) in writers:
@@ -41,19 +61,23 @@ def check_list_append(history: Sequence[HistoryOperation]) -> HistoryReport:
             elif operation.is_certain:
                 checked["reads"] += 1
                 reads.append((operation.number, key, list(element or ())))
-    if not reads:
-        return HistoryReport("unknown", checked, ["nothing was read: no order is known"])
     wrong, orders = _order_keys(history, reads, writers)
-    if wrong:
-        return HistoryReport("violated", checked, [wrong])
-    edges = _connect(history, reads, writers, orders)
+    return Dependencies(checked, wrong, {} if wrong else _connect(history, reads, writers, orders))
+
+
+def tell_cycle(history: Sequence[HistoryOperation], edges: Edges) -> list[str]:
+    """A shortest cycle of dependencies and of time, in sentences; empty if there is none."""
+
+    def add(before: int, after: int, why: str) -> None:
+        edges[before].setdefault(after, why)
+
+    _connect_times(history, add)
     cycle = _find_cycle(edges)
-    if cycle:
-        return HistoryReport("violated", checked, _describe_cycle(history, edges, cycle))
-    return HistoryReport("holds", checked)
+    return _describe_cycle(history, edges, cycle) if cycle else []
 
 
-def _steps(operation: HistoryOperation) -> Iterator[tuple[str, Any, Any]]:
+def list_steps(operation: HistoryOperation) -> Iterator[tuple[str, Any, Any]]:
+    """The appends and reads of a transaction: kind, key, element or elements."""
     for step in operation.value if isinstance(operation.value, list) else [None]:
         if not isinstance(step, list) or len(step) != 3 or step[0] not in ("append", "r"):
             raise UsageError(
@@ -127,7 +151,6 @@ def _connect(
         if len(elements) < len(orders.get(name, ())):
             following = orders[name][len(elements)]
             add(number, writers[name, following], f"it read {name} without {following!r}, which was appended by")
-    _connect_times(history, add)
     return edges
 
 

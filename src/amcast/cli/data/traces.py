@@ -13,6 +13,7 @@ from amcast.check.histories.bank import check_bank
 from amcast.check.histories.history import read_history
 from amcast.check.histories.list_append import check_list_append
 from amcast.check.histories.register import check_register
+from amcast.check.histories.report import HistoryReport
 from amcast.check.judge import judge
 from amcast.check.verdict import Report, worst_verdict
 from amcast.cli.data.verdicts import print_reports
@@ -56,14 +57,15 @@ def check(
     that transactions append to and read (strict serializability), or the totals of a bank.
 
     Examples: amcast check runs/latest --json   |   amcast check runs/huge --engine spark
-    |   amcast check history.jsonl --as list-append
+    |   amcast check history.jsonl --as list-append   |   amcast check huge.jsonl --as bank --engine spark
     """
-    if model is not None:
-        _check_history(Path(folder), model, json)
     if master is not None and engine != "spark":
         raise UsageError(f"--master {master}: only for --engine spark")
     if scratch is not None and engine != "spark":
         raise UsageError(f"--scratch {scratch}: only for --engine spark")
+    if model is not None:
+        report = _judge_history(Path(folder), model, engine, master, scratch)
+        _show_history(report, model, json)
     require_extra("spark" if engine == "spark" else "trace")
     reports = _judge_with_spark(folder, master, scratch) if engine == "spark" else _judge_here(folder)
     verdict = worst_verdict(report.verdict for report in reports)
@@ -81,9 +83,17 @@ def check(
     raise typer.Exit(EXIT_CODES[verdict])
 
 
-def _check_history(file: Path, model: Model, json: bool) -> None:
+def _judge_history(file: Path, model: Model, engine: Engine, master: str | None, scratch: str | None) -> HistoryReport:
+    if engine == "spark":
+        require_extra("spark")
+        from amcast.pipeline.histories.job import check_history
+
+        return check_history(file, model, master, scratch)
     judges = {"register": check_register, "list-append": check_list_append, "bank": check_bank}
-    report = judges[model](read_history(file))
+    return judges[model](read_history(file))
+
+
+def _show_history(report: HistoryReport, model: Model, json: bool) -> None:
     if json:
         print_json(report.as_dict())
     else:

@@ -1,0 +1,1 @@
+"""Histories of calls of any size, judged by many tasks."""

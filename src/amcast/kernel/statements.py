@@ -81,6 +81,9 @@ class Listener:
     def settle_slot(self, domain: Domain, source: ProcessId, slot: Slot) -> None:
         """The same for one slot."""
 
+    def retain(self, source: ProcessId, first: int) -> None:
+        """The source repeats its deliveries from this position on if it restarts: all before have left it."""
+
     def promise(self, domain: Domain, source: ProcessId, ballot: int) -> None:
         """The source takes no part in lower ballots from now on."""
 
@@ -160,6 +163,10 @@ class Listener:
     ) -> None:
         """The leader sends the state of its ballot: its clock, and the entries of its log of this length (0 if there
         is no log). The first that it sends is the one that it chose from the promises."""
+
+    def lead_with_losses(self, domain: Domain, source: ProcessId, ballot: int, memory_losses: tuple[int, ...]) -> None:
+        """The source leads a ballot, or stands for it, and has heard of these losses of memory: what those members sent
+        before counts for nothing in the ballot."""
 
     def reach(self, domain: Domain, source: ProcessId, measure: str, value: Any) -> None:
         """The source has come so far: "position" is the number of its deliveries, "rank" that of the last one, "memory

@@ -22,6 +22,7 @@ from amcast.lab.protocol_lookup import find_protocol
 from amcast.simulation.world.actions import (
     AnyAction,
     Arrive,
+    BeginRead,
     Change,
     Collect,
     Crash,
@@ -78,7 +79,7 @@ def count_faults(script: Iterable[AnyAction]) -> dict[str, int]:
 
 def _name_fault(action: AnyAction) -> str | None:
     match action:
-        case Multicast() | Arrive() | Fire() | Sync() | Resume() | Heal() | Collect() | Change():
+        case Multicast() | Arrive() | Fire() | Sync() | Resume() | Heal() | Collect() | BeginRead() | Change():
             return None
         case Slow(extra_ns=0) | Lossy(loss=0.0) | DiskFault(kind="space" | "copy"):
             return None

@@ -40,6 +40,7 @@ from amcast.kernel.topology import Topology
 from amcast.simulation.world.actions import (
     AnyAction,
     Arrive,
+    BeginRead,
     Block,
     Change,
     Collect,
@@ -202,6 +203,8 @@ def _describe_other_action(action: AnyAction) -> str:
             return f"process {process} announces to all others that it leaves"
         case Restore(process):
             return f"process {process} continues from its snapshot"
+        case BeginRead(process):
+            return f"the user of process {process} reads"
         case Collect(process, on):
             return f"process {process} receives requests of clients " + ("in batches" if on else "one by one again")
         case Skew(process, offset_ns, drift):

@@ -22,6 +22,7 @@ from amcast.simulation.simulate import Simulation
 from amcast.simulation.world.actions import (
     AnyAction,
     Arrive,
+    BeginRead,
     Collect,
     Crash,
     Leave,
@@ -157,7 +158,7 @@ def test_script_without_a_farewell_refuses_to_let_a_process_leave() -> None:
         replay(script(prepared, [Leave(0)]), prepared.make, prepared.spec.claims, make_judge(prepared, 0))
 
 
-@pytest.mark.parametrize("action", [Unreachable(1, 0), Leave(2), Collect(3), Collect(3, False)])
+@pytest.mark.parametrize("action", [Unreachable(1, 0), Leave(2), Collect(3), Collect(3, False), BeginRead(1)])
 def test_actions_are_json_lines(action: AnyAction) -> None:
     line = encode_actions([action])
     assert f'"do":"{type(action).__name__.lower()}"' in line

@@ -10,9 +10,6 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.process import Process
 from amcast.parts.consensus.messages import Install, Learn, LogState, LogStatus, Value
 
-VALUES_PER_LEARN = 64
-"""The most values that one Learn carries."""
-
 Decided = list[tuple[int, Value | bytes]]
 """What the owner applies next, in order: the value of an instance, or a checkpoint (bytes) that replaces everything
 below the instance."""
@@ -21,9 +18,11 @@ below the instance."""
 class Log:
     """The decided values, and how peers that lack some of them catch up."""
 
-    def __init__(self, owner: Process, checkpoint_interval: int) -> None:
+    def __init__(self, owner: Process, checkpoint_interval: int, batch: int) -> None:
         self.owner = owner
         self.checkpoint_interval = checkpoint_interval
+        self._batch = batch
+        """The most values that one Learn carries."""
         self.decided_until = 0
         """Every instance below is decided and was returned to the owner."""
         self.floor = 0
@@ -83,7 +82,7 @@ class Log:
             self.owner.send(peer, Install(self.checkpoint_end, self.checkpoint, *self.retained_values()))
             first = self.checkpoint_end
         if first < self.decided_until:
-            last = min(self.decided_until, first + VALUES_PER_LEARN)
+            last = min(self.decided_until, first + self._batch)
             values = tuple(self._decided[instance] for instance in range(first, last))
             self.owner.send(peer, Learn(first, values, self.decided_until))
 

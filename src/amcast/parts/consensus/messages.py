@@ -37,6 +37,9 @@ class PaxosConfig(Config, frozen=True):
     """How long a process waits before it repeats a body that had no effect, or requests one that did not arrive."""
     keep: int = 256
     """Decided instances between two checkpoints; the log before the previous checkpoint is truncated."""
+    batch: int = 64
+    """The most decided values in a body to a process that lags, and undecided ones that a leader proposes again at a
+    time."""
 
     def __post_init__(self) -> None:
         low, high = self.retry_ns
@@ -44,6 +47,8 @@ class PaxosConfig(Config, frozen=True):
             raise ValueError(f"retry_ns = {list(self.retry_ns)}; expected a range above 0, lower end first")
         if not 1 <= self.keep <= 1_000_000:
             raise ValueError(f"keep = {self.keep}; expected 1 to 1000000 instances")
+        if self.batch < 1:
+            raise ValueError(f"batch = {self.batch}; expected 1 or more values")
 
 
 class Prepare(Body, frozen=True):

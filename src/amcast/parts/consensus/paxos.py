@@ -49,8 +49,6 @@ from amcast.parts.consensus.messages import (
 from amcast.parts.consensus.quorum import Tally, majority, next_ballot
 
 TIMER = "paxos"
-RESEND_BATCH = 64
-"""The most undecided instances that are proposed again at a time."""
 
 
 def message_ids(values: Sequence[Value]) -> About:
@@ -112,7 +110,7 @@ class Paxos:
         self.promised = 0
         self.memory_losses = [0] * len(members)
         """By place: the last incarnation of the member that is known to have begun without its state."""
-        self.log = Log(owner, config.keep)
+        self.log = Log(owner, config.keep, config.batch)
         self._pending_checkpoint: tuple[int, bytes] | None = None
         """A checkpoint of the owner that becomes the log's once everything delivered before it has left the outbox."""
         self._votes: dict[int, tuple[int, Value]] = {}
@@ -239,7 +237,7 @@ class Paxos:
             self._restart_join()
         elif self.role == "leading":
             first = self.log.decided_until
-            for instance in range(first, min(self._resend_below, first + RESEND_BATCH)):
+            for instance in range(first, min(self._resend_below, first + self.config.batch)):
                 self._resend_proposal(self.learners, instance)
         is_late = self._resend_below > self.log.decided_until or self.log.is_behind() or self.role == "catching"
         if is_late and self.catch_up_peers:

@@ -136,6 +136,7 @@ class PrimCastStatements:
         length = body.base + len(body.entries)
         entries = _list_slots(body.base, body.entries)
         listener.start_ballot(domain, source, body.epoch, length, body.clock, entries)
+        listener.lead_with_losses(domain, source, body.epoch, body.memory_losses)
         listener.claim(domain, source, "position", body.floor)
         _state_entries(listener, domain, source, body.epoch, body.base, body.entries)
 
@@ -165,6 +166,7 @@ class PrimCastStatements:
         listener.promise(domain, source, record.promised)
         listener.publish_clock(domain, source, record.epoch, record.clock)
         listener.hold(domain, source, record.epoch, record.base + len(record.entries))
+        listener.retain(source, record.deliveries[0].messages_before if record.deliveries else record.message_count)
 
     def _ask(self, epoch: int, _: int) -> Body:
         return NewEpoch(epoch)

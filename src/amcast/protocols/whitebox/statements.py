@@ -69,6 +69,7 @@ class WhiteBoxStatements:
     def _state_accept(self, listener: Listener, source: ProcessId, body: Accept) -> None:
         domain = self._domains[source]
         listener.claim(domain, source, "rank", (body.time, body.tie) if body.time else None)
+        listener.lead_with_losses(domain, source, body.ballot, body.memory_losses)
         for entry in body.entries:
             listener.know(entry.message)
             listener.propose(
@@ -173,6 +174,7 @@ class WhiteBoxStatements:
         domain = self._domains[source]
         entries = _list_slots(body.entries)
         listener.start_ballot(domain, source, body.ballot, 0, body.clock, entries)
+        listener.lead_with_losses(domain, source, body.ballot, body.memory_losses)
         for entry in body.entries:
             listener.know(entry.message)
         for id, timestamp in entries.items():
@@ -206,6 +208,7 @@ class WhiteBoxStatements:
         listener.promise(domain, source, record.promised)
         listener.publish_clock(domain, source, record.epoch, record.clock)
         listener.hold(domain, source, record.epoch, 0)
+        listener.retain(source, record.history_start)
         for entry in record.entries:
             listener.vote(domain, source, record.epoch, entry.message.id)
         for delivered in record.history:

@@ -15,6 +15,7 @@ from amcast.kernel.topology import Topology
 from amcast.simulation.inputs.disk_faults import RATE, draw_disk_fault, draw_torn
 from amcast.simulation.inputs.partitions import draw_partition, find_cut_members
 from amcast.simulation.world.actions import (
+    BeginRead,
     Block,
     Change,
     Collect,
@@ -114,6 +115,8 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
             (world.collecting.add if on else world.collecting.discard)(process)
         case Restore(process):
             world.restore_from_snapshot(process)
+        case BeginRead(process):
+            world.begin_read(process)
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
         case Change(group, add, remove):
@@ -126,7 +129,7 @@ def _note_fault(world: World, fault: Fault) -> None:
     if world.recorder is None:
         return
     match fault:
-        case Suggest() | Suspicion() | Unreachable() | Collect() | Restore() | Slow(_, 0) | Lossy(0.0):
+        case Suggest() | Suspicion() | Unreachable() | Collect() | Restore() | BeginRead() | Slow(_, 0) | Lossy(0.0):
             return
         case Heal():
             if not world.blocked:
@@ -166,6 +169,8 @@ def _is_applicable(world: World, fault: Fault) -> bool:
             return world.node_bodies.farewell is not None and process in world.processes and process not in world.paused
         case Collect(process):
             return world.topology.group_of(process) is not None
+        case BeginRead(process):
+            return process in world.processes and process not in world.paused and world.processes[process].is_readable
         case Change():
             return can_change(world, fault)
         case Renew(one, other):

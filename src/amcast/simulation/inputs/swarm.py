@@ -33,6 +33,8 @@ REAL_TIME_SHARE: Final = 0.15
 TIMEOUTS: Final = {"repair_ns": (20, 40), "retry_ns": (20, 40)}
 """Options of protocols, in message delays: with those of live clusters a healed run would wait for hundreds of
 heartbeats."""
+BATCHES: Final = (1, 2, 5, 64, 64)
+"""Values of the option `batch`: with the default no short run sends what a member lacks in several pieces."""
 REQUEST_LOSSES: Final = frozenset({"links", "crash", "leave", "recovery", "amnesia", "emptied", "rollback"})
 """Faults that may lose a request on its way. Clients of bare processes send each request once, and so do servers."""
 SERVER_SENDERS_SHARE: Final = 0.6
@@ -71,6 +73,8 @@ class Swarm:
         for name, (low, high) in TIMEOUTS.items():
             if name in self.spec.config.__struct_fields__:
                 plan["options"].setdefault(name, [low * MILLISECOND, high * MILLISECOND])
+        if "batch" in self.spec.config.__struct_fields__:
+            plan["options"].setdefault("batch", make_stream(seed, "batch").choice(BATCHES))
         self._draw_group_options(plan, random)
         self._draw_tree(plan, make_stream(seed, "tree"))
         self._draw_records(plan, random)

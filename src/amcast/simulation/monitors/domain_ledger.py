@@ -74,6 +74,8 @@ class DomainLedger:
         since, as bits by place."""
         self.losses: dict[int, tuple[int, int]] = {}
         """By ballot of a candidate that has once lost its memory: its place, and the incarnation of its last loss."""
+        self.leader_losses: dict[int, tuple[int, ...]] = {}
+        """By ballot: the losses of memory of which its leader is known to have heard."""
         self.started: set[int] = set()
         """Ballots whose leader has sent their state."""
         self.acknowledged: dict[int, list[tuple[int, ...]]] = {}

@@ -94,3 +94,13 @@ class DurableState(Listener):
 
     def settle_slot(self, domain: Domain, source: ProcessId, slot: Slot) -> None:
         self.of(domain).settled_slots.add(slot)
+
+
+class RetainedDeliveries(Listener):
+    """From where on a checkpoint has the deliveries of its process."""
+
+    def __init__(self) -> None:
+        self.first = 0
+
+    def retain(self, source: ProcessId, first: int) -> None:
+        self.first = first

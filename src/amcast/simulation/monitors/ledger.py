@@ -8,7 +8,8 @@
                           passed: those who admit it again, some of whom were in that majority, tell it their clocks,
                           and never forget the loss
     rising ballots        in one incarnation, a candidate never goes back to a lower ballot
-    losses passed on      a promise names the loss of memory that its candidate stated with the ballot
+    losses passed on      a promise names the loss of memory that its candidate stated with the ballot; and who lost its
+                          memory takes part in ballots whose leaders have heard of that
     majority of others    a member that lost its memory votes again when a majority of the others promised it a ballot,
                           or every majority that it was part of contains one that has voted to admit it
     first record          a process begins with a record, so that an empty disk means that it lost its memory
@@ -35,6 +36,7 @@
                           has promised a higher ballot refuses what the leader of a lower one proposes
     frozen epoch          a process that froze an epoch acknowledges nothing more in it, and the epoch ends nowhere
                           below what a majority has acknowledged
+    skipped deliveries    a restart from records repeats what the process had delivered and what has not left it
     ascending ranks       a process delivers in the order of the ranks that all agree on
     agreement             timestamps, positions, batches and numbered bodies are the same whoever states them
 
@@ -198,6 +200,7 @@ class Ledger(Listener):
             self._break(source, "one value", sentence)
         if memory_losses:
             ledger.add_vote_with_losses(place, ballot, slot, memory_losses)
+            self._check_leader_knows(domain, source, ballot, memory_losses)
         words = ledger.words[place]
         previous = words.votes.get(slot, -1)
         if (
@@ -470,6 +473,30 @@ class Ledger(Listener):
             place = domain.places[source]
             self._check_admission(domain, source, place, clock)
             self._of(domain).limit.add(place, ballot, clock, memory_losses, leads)
+            if leads:
+                self.lead_with_losses(domain, source, ballot, memory_losses)
+            self._check_leader_knows(domain, source, ballot, memory_losses)
+
+    def lead_with_losses(self, domain: Domain, source: ProcessId, ballot: int, memory_losses: tuple[int, ...]) -> None:
+        if not self.rehearsed:
+            known = self._of(domain).leader_losses
+            known[ballot] = tuple(map(max, known.get(ballot, memory_losses), memory_losses))
+
+    def _check_leader_knows(
+        self, domain: Domain, source: ProcessId, ballot: int, memory_losses: tuple[int, ...]
+    ) -> None:
+        """A member that lost its memory takes part in ballots whose leaders have heard of that: others would count what
+        it said before, together with what it says now."""
+        place = domain.places[source]
+        loss = memory_losses[place]
+        known = self._of(domain).leader_losses.get(ballot)
+        if not loss or self._is_partial or (known is not None and known[place] >= loss):
+            return
+        sentence = (
+            f"takes part in ballot {ballot} of {domain.name}, whose leader has not heard that it lost its memory in"
+            f" incarnation {loss}"
+        )
+        self._break(source, "losses passed on", sentence)
 
     def pass_timestamp(self, domain: Domain, source: ProcessId, timestamp: int) -> None:
         # The only member of a group may have said nothing to anybody.

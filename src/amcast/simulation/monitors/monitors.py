@@ -5,11 +5,11 @@ promise. Its answers are held against everything that the process has said: what
 restart. The rebuilt process is thrown away.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from amcast.kernel.effects import Deliver, Effect, Send, SendEach
+from amcast.kernel.effects import Deliver, Effect, Note, Send, SendEach
 from amcast.kernel.events import Event, Receive, Started
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Body, Record
@@ -17,8 +17,9 @@ from amcast.kernel.process import Process
 from amcast.kernel.statements import StatementTable
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.closings import ClosingMonitor
-from amcast.simulation.monitors.durable_state import DurableState
+from amcast.simulation.monitors.durable_state import DurableState, RetainedDeliveries
 from amcast.simulation.monitors.ledger import Ledger
+from amcast.simulation.monitors.readings import ReadMonitor
 
 Rank = tuple[int, int]
 IDLE_DISKS_PER_REHEARSAL: Final = 12
@@ -43,10 +44,13 @@ class Monitoring:
 
 
 class MonitoredDisk(Protocol):
-    """The durable records of a process."""
+    """The durable records of a process, and the effects that wait for others."""
 
     @property
     def records(self) -> list[Record]: ...
+
+    @property
+    def waiting(self) -> Iterable[Effect]: ...
 
 
 class MonitoredWorld(Protocol):
@@ -59,6 +63,9 @@ class MonitoredWorld(Protocol):
 
     @property
     def processes(self) -> Mapping[ProcessId, Process]: ...
+
+    @property
+    def positions(self) -> Mapping[ProcessId, int]: ...
 
     @property
     def history(self) -> Mapping[ProcessId, Sequence[MessageId]]: ...
@@ -89,9 +96,12 @@ class Monitors:
         self._heard_losses: set[tuple[ProcessId, type[Body], tuple[int, ...]]] = set()
         """By process and type of body: what it has heard of losses of memory."""
         self._has_losses = False
+        self._installed: dict[ProcessId, int] = {}
+        """By process: the highest position of a state of others that it had installed when it crashed."""
         self._closings: ClosingMonitor | None = None
         if monitoring.answers_closed:
             self._closings = ClosingMonitor(self._report, world.topology.group_of)
+        self._reads = ReadMonitor(self._report, world)
         self._ledger = self._make_ledger(is_partial=False)
 
     def _make_ledger(self, is_partial: bool) -> Ledger:
@@ -142,12 +152,22 @@ class Monitors:
         if self._closings is not None:
             self._closings.hear_answer(message, process)
 
+    def hear_read(self, process: ProcessId, number: int) -> None:
+        """The user of a process begins a read."""
+        self._reads.hear_read(process, number)
+
+    def hear_read_ready(self, process: ProcessId, number: int) -> None:
+        """A process states that its user may read."""
+        self._reads.hear_ready(process, number)
+
     def hear_step(self, process: ProcessId, events: Sequence[Event], effects: Sequence[Effect]) -> None:
         """What a process sends in the step in which it is asked something. Of several events, the later ones may take
         away what the first ones ask for."""
         event = events[0]
         if self._has_losses:
             self._follow_losses(process, events)
+        if type(event) is Started and event.records and not self._discards:
+            self._check_skipped(process, effects)
         if self._discards or len(events) > 1 or type(event) is not Receive:
             return
         duty = self._table.duties.get(type(event.body))
@@ -159,6 +179,14 @@ class Monitors:
         ):
             return
         self._report(process, "answers", f"does not answer {event.body!r} of process {event.sender}")
+
+    def _check_skipped(self, process: ProcessId, effects: Sequence[Effect]) -> None:
+        """A restart from records repeats every delivery that has not left, or may not have: nobody else will."""
+        reached = self._find_left(process)
+        for effect in effects:
+            if type(effect) is Note and effect.name == "installed" and (effect.value or 0) > reached:
+                sentence = f"restarts at position {int(effect.value or 0)}; deliveries from {reached} on never left it"
+                self._report(process, "skipped deliveries", sentence)
 
     def _check_rank(self, process: ProcessId, effect: Deliver, rank: Rank) -> None:
         """A process delivers in the order of ranks; those that it repeats after a restart were judged before."""
@@ -191,8 +219,38 @@ class Monitors:
         if self._table.has_first_record and not self._world.disks[process].records:
             self._report(process, "first record", "begins without a record, as if it had lost its memory")
 
+    def hear_crash(self, process: ProcessId) -> None:
+        """A process crashes. Records of a state that another member sent may be durable, though the process never told
+        that it had installed it."""
+        self._installed[process] = self._find_left(process)
+
+    def hear_checkpoint(self, process: ProcessId, record: Record) -> None:
+        """A process writes a record that replaces all others."""
+        state = self._table.records.get(type(record))
+        if state is None or self._discards:
+            return
+        retained = RetainedDeliveries()
+        state(retained, process, record)
+        left = self._find_left(process)
+        if retained.first > left:
+            sentence = (
+                f"has deliveries from {retained.first} on in its checkpoint; those from {left} on have not left it"
+            )
+            self._report(process, "skipped deliveries", sentence)
+
+    def _find_left(self, process: ProcessId) -> int:
+        """The position before which all deliveries have left a process, or are those of a state that it has installed:
+        it may wait for its disk to say so."""
+        installed = [
+            int(effect.value or 0)
+            for effect in self._world.disks[process].waiting
+            if type(effect) is Note and effect.name == "installed"
+        ]
+        return max(self._world.positions[process], *installed, self._installed.get(process, 0))
+
     def hear_start(self, process: ProcessId) -> None:
         """A process begins an incarnation."""
+        self._reads.forget(process)
         self._ledger.start(process)
 
     def hear_memory_loss(self, process: ProcessId) -> None:

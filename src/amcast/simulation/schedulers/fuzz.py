@@ -29,6 +29,7 @@ from amcast.simulation.schedulers.pending_actions import PendingActions
 from amcast.simulation.world.actions import (
     AnyAction,
     Arrive,
+    BeginRead,
     Change,
     Collect,
     Drop,
@@ -53,6 +54,8 @@ STARVED: Final = 0.01
 """How often a starved link is chosen, compared with others."""
 LONG_RUN: Final = 60
 """Messages from which on a run is long: its faults go on for longer, and come less often."""
+READ_RATES: Final = (0.0, 0.0, 0.0, 0.02, 0.1)
+"""How often the users of servers read, in each step; drawn apart from the style, which stays as it is."""
 READMITTED: Final = "restarted-after-admission"
 """Counted as a note: a process that lost its disk, and was readmitted, started from its new disk."""
 
@@ -225,6 +228,8 @@ class Fuzzer(PendingActions):
         """Actions that end faults, and at which step."""
         self._weights: dict[Pair, float] = {}
         self._sync_rates = {process: self._random.choice(self.style.sync_rates) for process in case.topology.processes}
+        self._readers = make_stream(seed, "reads")
+        self._read_rate = self._readers.choice(READ_RATES)
         self._lossy = case.links == "raw"
         self._due: MessageId | None = None
         """A message of which a delivery was due when that was last asked."""
@@ -240,6 +245,7 @@ class Fuzzer(PendingActions):
                 self._draw_anew()
                 self._inject_faults()
                 self._restore_copies()
+                self._begin_reads()
                 before = world.deliveries
                 if not self._step(fair=False):
                     break
@@ -289,7 +295,12 @@ class Fuzzer(PendingActions):
             self._due = world.find_due_message()
         if self._due is not None or not are_changes_done(world):
             return False
-        return not load.list_waiting(world) and not self._list_unclosed()
+        return not load.list_waiting(world) and not self._list_unclosed() and not self._list_unread()
+
+    def _list_unread(self) -> list[ProcessId]:
+        """Servers whose users wait for reads."""
+        running = self.world.processes
+        return sorted(process for process, reads in self.world.open_reads.items() if reads and process in running)
 
     def _list_unclosed(self) -> list[ProcessId]:
         """Servers that do not know their deliveries to be closed, though every client is answered."""
@@ -326,6 +337,10 @@ class Fuzzer(PendingActions):
         rate = self.style.restore_rate
         if rate and self._random.random() < rate and self.case.restores:
             self._perform(Restore(self._random.choice(sorted(self.world.processes))))
+
+    def _begin_reads(self) -> None:
+        if self._read_rate and self._readers.random() < self._read_rate:
+            self._perform(BeginRead(self._readers.choice(self.world.topology.servers)))
 
     def _strike(self, delivered: bool) -> None:
         """Crashes the process that took the last step, now and then: just after it delivered, or before its records
@@ -546,6 +561,8 @@ class Fuzzer(PendingActions):
             return f"clients {waiting} never got the answers to their messages, {self.load.in_flight} are open"
         if not owed and not self._changes and (unclosed := self._list_unclosed()):
             return f"processes {unclosed} never learnt that their deliveries are closed"
+        if not owed and not self._changes and (unread := self._list_unread()):
+            return f"users of processes {unread} never read: they are not told that their process knows enough"
         if not owed and not self.load.remaining:
             return f"a change of members was not carried out, {len(self._changes)} were not requested"
         if not owed:

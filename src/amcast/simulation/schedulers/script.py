@@ -25,6 +25,7 @@ from amcast.simulation.schedulers.pending_actions import TICK_NS
 from amcast.simulation.world.actions import (
     AnyAction,
     Arrive,
+    BeginRead,
     Block,
     Change,
     Collect,
@@ -210,7 +211,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
         case (
             Fire(process) | Sync(process) | Crash(process) | Recover(process)
             | Pause(process) | Resume(process) | Slow(process) | Skew(process) | Leave(process) | Collect(process)
-            | Restore(process)
+            | Restore(process) | BeginRead(process)
             | DiskFault(process)
         ):  # fmt: skip
             named = (process,)

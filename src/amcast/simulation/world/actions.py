@@ -188,6 +188,12 @@ class Restore(Action, frozen=True):
     process: ProcessId
 
 
+class BeginRead(Action, frozen=True):
+    """The local user of a server reads (a Read event)."""
+
+    process: ProcessId
+
+
 class Skew(Action, frozen=True):
     """The clock of a process differs from real time by an offset and a drift."""
 
@@ -221,6 +227,7 @@ Fault = Union[  # noqa: UP007
     Leave,
     Collect,
     Restore,
+    BeginRead,
     Skew,
     Change,
 ]

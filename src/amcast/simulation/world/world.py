@@ -36,6 +36,7 @@ from amcast.kernel.events import (
     Leader,
     LinkReset,
     PeerDown,
+    Read,
     Receive,
     Requests,
     Started,
@@ -151,6 +152,7 @@ class World:
         "node_bodies",
         "note_counts",
         "now",
+        "open_reads",
         "operator",
         "packets",
         "paused",
@@ -247,6 +249,8 @@ class World:
         """Hears every delivery of a run whose driver answers clients in place of bare processes."""
         self.ready_reads: list[tuple[ProcessId, int, int]] = []
         """Reads that may be answered since a driver last emptied the list: process, number, position."""
+        self.open_reads: dict[ProcessId, set[int]] = {}
+        """Reads that `begin_read` began and nothing has answered, by process that runs."""
         self.completed: list[MessageId] = []
         """Messages that every destination process delivered since a scheduler last emptied the list."""
         self.now = self.multicasts = self.packets = self.deliveries = self.steps = 0
@@ -388,6 +392,8 @@ class World:
         """Crashes a process. The first `kept` waiting records are durable, though the process never learnt it; or, if
         the power is cut while they are written (`torn`), perhaps not."""
         assert process in self.processes, f"process {process} is down already"
+        if self.monitors is not None:
+            self.monitors.hear_crash(process)
         self.disks[process].crash(kept, torn)
         self._waiting_for_disk.discard(process)
         del self.processes[process]
@@ -395,6 +401,7 @@ class World:
         self.down[process] = self.now
         self.paused.discard(process)
         self.skews.pop(process, None)
+        self.open_reads.pop(process, None)
         for peer in self.topology.processes:
             self._cut_link(process, peer)
             self._cut_link(peer, process)
@@ -520,6 +527,14 @@ class World:
             self._cut_link(other, one)
             self._begin_link(one, other)
             self._begin_link(other, one)
+
+    def begin_read(self, process: ProcessId) -> None:
+        """Lets the local user of a process read; the number of the read is that of the step."""
+        number = self.steps + 1
+        self.open_reads.setdefault(process, set()).add(number)
+        if self.monitors is not None:
+            self.monitors.hear_read(process, number)
+        self.step(process, (Read(number),))
 
     def suggest(self, process: ProcessId, group: GroupId, leader: ProcessId) -> None:
         """Suggests a leader to one process."""
@@ -661,6 +676,8 @@ class World:
         elif kind is Persist:
             self._waiting_for_disk.add(process)
             disk.waiting.append(effect)
+            if effect.replaces and self.monitors is not None:  # type: ignore[attr-defined]
+                self.monitors.hear_checkpoint(process, effect.record)  # type: ignore[attr-defined]
             if not disk.busy:
                 disk.busy = True
                 self.scheduler.offer_write(process)
@@ -693,7 +710,7 @@ class World:
                     if self.monitors is not None:
                         self.monitors.hear_answer(process, message)
             case ReadReady(number):
-                self.ready_reads.append((process, number, self.positions[process]))
+                self._answer_read(process, number)
             case Close(position):
                 self.closed_until[process] = position, self.now
                 if self.monitors is not None:
@@ -702,6 +719,14 @@ class World:
                     self._close(process, position)
             case _:
                 raise AssertionError(f"unknown effect {effect!r}")
+
+    def _answer_read(self, process: ProcessId, number: int) -> None:
+        if number not in self.open_reads.get(process, ()):
+            self.ready_reads.append((process, number, self.positions[process]))
+            return
+        self.open_reads[process].discard(number)
+        if self.monitors is not None:
+            self.monitors.hear_read_ready(process, number)
 
     def _send(self, source: ProcessId, effect: Send) -> None:
         body = effect.body

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.mutants.gate import admission, comparison, leader_groups, membership, paxos, real_time, storage
+from tests.mutants.gate import admission, comparison, leader_groups, membership, paxos, reads, real_time, storage
 from tests.mutants.gate.bug import Bug
 
 BUGS: Final[dict[str, Bug]] = {
@@ -14,6 +14,7 @@ BUGS: Final[dict[str, Bug]] = {
         *admission.BUGS,
         *comparison.BUGS,
         *membership.BUGS,
+        *reads.BUGS,
         *real_time.BUGS,
     )
 }

@@ -237,6 +237,27 @@ PRIMCAST_BUGS: Final = (
         "        if not heap or self._promised",
         "primcast",
     ),
+    Bug(
+        "primcast-promises-of-earlier-epochs-count",
+        PRIMCAST,
+        'if self._role != "candidate" or body.epoch != self._promised or self._sent_state is not None:',
+        'if self._role != "candidate" or self._sent_state is not None:',
+        "primcast",
+    ),
+    Bug(
+        "primcast-acknowledgements-of-other-remote-epochs-decide",
+        PRIMCAST,
+        "if undecided and length > undecided[0][0] and epoch == progress.epoch:",
+        "if undecided and length > undecided[0][0]:",
+        "primcast",
+    ),
+    Bug(
+        "primcast-installs-an-older-state",
+        PRIMCAST,
+        "        if body.position <= self.position:\n            return\n",
+        "",
+        "primcast",
+    ),
 )
 
 WHITEBOX_BUGS: Final = (
@@ -322,6 +343,27 @@ WHITEBOX_BUGS: Final = (
         WHITEBOX,
         "            self._accepted_entries(),\n            self._delivered_until,\n",
         "            (),\n            self._delivered_until,\n",
+        "whitebox",
+    ),
+    Bug(
+        "whitebox-holders-of-earlier-ballots-count",
+        WHITEBOX,
+        "        if ballot != self._promised or ballot != self._epoch:\n            return\n        self._holders",
+        "        self._holders",
+        "whitebox",
+    ),
+    Bug(
+        "whitebox-delivers-over-a-gap",
+        WHITEBOX,
+        "            if position > self.position or pending is None:",
+        "            if pending is None:",
+        "whitebox",
+    ),
+    Bug(
+        "whitebox-rank-of-one-member-settles",
+        WHITEBOX,
+        "stable = sorted(self._member_ranks)[len(self._member_ranks) - self._quorum]",
+        "stable = max(self._member_ranks)",
         "whitebox",
     ),
 )

@@ -268,6 +268,26 @@ def test_promise_passes_on_the_loss_of_memory_of_its_candidate(
     assert scene.broken == expected
 
 
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [((0, 2, 0), []), ((0, 1, 0), ["losses passed on"]), (None, ["losses passed on"])],
+    ids=["the leader has heard of the loss", "of an earlier one", "of none"],
+)
+@pytest.mark.parametrize("speaks", ["vote", "clock"])
+def test_member_without_memory_takes_part_where_the_leader_knows_of_its_loss(
+    scene: Scene, known: tuple[int, ...] | None, expected: list[str], speaks: str
+) -> None:
+    if known is not None:
+        scene.ledger.lead_with_losses(VOLATILE, 0, 5, (0, 0, 3))
+        scene.ledger.lead_with_losses(VOLATILE, 0, 5, known)
+    if speaks == "vote":
+        scene.ledger.vote(VOLATILE, 1, 5, 3, memory_losses=(0, 2, 0))
+    else:
+        scene.ledger.limit_timestamps(VOLATILE, 1, 5, 2, (0, 2, 0), leads=False)
+    scene.ledger.vote(VOLATILE, 2, 5, 3, memory_losses=(0, 2, 0))
+    assert scene.broken == expected
+
+
 def test_clock_log_and_position_never_go_back(scene: Scene) -> None:
     for clock in (5, 4):
         scene.ledger.publish_clock(VOLATILE, 1, 0, clock)
@@ -685,6 +705,7 @@ def test_process_may_be_asked_until_a_majority_has_delivered(scene: Scene) -> No
 def test_clock_that_a_process_relies_on_was_acknowledged(
     scene: Scene, clock: int, loss: int, expected: list[str]
 ) -> None:
+    scene.ledger.lead_with_losses(VOLATILE, 0, 5, (0, 2, 0))
     scene.ledger.limit_timestamps(VOLATILE, 1, 5, 8, NO_LOSSES, leads=False)
     scene.ledger.limit_timestamps(VOLATILE, 1, 5, 2, (0, 2, 0), leads=False)
     scene.ledger.rely_on_clock(VOLATILE, 0, 1, clock, loss)
@@ -695,6 +716,7 @@ def test_clock_that_a_process_relies_on_was_acknowledged(
 
 @pytest.mark.parametrize(("ballot", "loss", "expected"), [(5, 0, []), (6, 0, ["nothing unsaid"]), (5, 2, [])])
 def test_vote_that_a_process_relies_on_was_sent(scene: Scene, ballot: int, loss: int, expected: list[str]) -> None:
+    scene.ledger.lead_with_losses(VOLATILE, 0, 5, (0, 2, 0))
     scene.ledger.vote(VOLATILE, 1, 5, 3, memory_losses=(0, 2, 0))
     scene.ledger.rely_on_vote(VOLATILE, 0, 1, ballot, 3, loss)
     assert scene.broken == expected

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from amcast.kernel.effects import Deliver, Send
-from amcast.kernel.events import Receive
+from amcast.kernel.effects import Deliver, Effect, Note, Send
+from amcast.kernel.events import Receive, Started
 from amcast.kernel.message import Body, Message, Record
 from amcast.kernel.process import Process
 from amcast.kernel.statements import Answers, Domain, Listener, StatementTable
@@ -22,6 +22,8 @@ class JudgedWorld:
         self.disks: dict[int, MonitoredDisk] = {}
         self.processes: dict[int, Process] = {}
         self.history: dict[int, list[int]] = {}
+        self.positions: dict[int, int] = {}
+        self.topology = Topology.grid(1, 1, 1)
         self.violations: list[str] = []
 
     def report_violation(self, process: int, sentence: str) -> None:
@@ -121,6 +123,7 @@ class StoredRecords:
 
     def __init__(self, *records: Record) -> None:
         self.records: list[Record] = list(records)
+        self.waiting: list[Effect] = []
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,44 @@ def test_process_begins_with_a_record(has_first_record: bool, records: tuple[Rec
     table = StatementTable(has_first_record=has_first_record)
     Monitors(Monitoring(table, make_nothing, is_ranked=True), world).hear_boot(0)
     assert len(world.violations) == count
+
+
+def find_skipped(positions: int, waiting: list[Effect], first: int) -> list[str]:
+    """The violations of process 0, which has made some deliveries and writes a checkpoint with those from a position
+    on."""
+    world = JudgedWorld()
+    disk = world.disks[0] = StoredRecords()
+    disk.waiting += waiting
+    world.positions[0] = positions
+    table = StatementTable(records={Stored: lambda listener, source, record: listener.retain(source, first)})
+    Monitors(Monitoring(table, make_nothing, is_ranked=True), world).hear_checkpoint(0, Stored())
+    return world.violations
+
+
+def test_checkpoint_has_every_delivery_that_has_not_left() -> None:
+    installed = Note("installed", None, 6.0)
+    assert not find_skipped(4, [], 4)
+    assert not find_skipped(4, [installed], 6)
+    (violation,) = find_skipped(4, [], 5)
+    assert "has deliveries from 5 on in a checkpoint; those from 4 on have not left it" in violation
+    assert len(find_skipped(4, [installed], 7)) == 1
+
+
+def test_restart_skips_no_delivery_but_those_of_a_state_of_others() -> None:
+    world = JudgedWorld()
+    disk = world.disks[0] = StoredRecords(Stored())
+    world.positions[0] = 4
+    monitors = Monitors(Monitoring(StatementTable(), make_nothing, is_ranked=True), world)
+    restarts = (Note("installed", None, 4.0),), (Note("installed", None, 6.0),)
+    for effects in restarts:
+        monitors.hear_step(0, (Started(tuple(disk.records), 1),), effects)
+    (violation,) = world.violations
+    assert "restarts at position 6; deliveries from 4 on never left it" in violation
+    disk.waiting.append(Note("installed", None, 6.0))
+    monitors.hear_crash(0)
+    disk.waiting.clear()
+    monitors.hear_step(0, (Started(tuple(disk.records), 2),), restarts[1])
+    assert len(world.violations) == 1
 
 
 class LossHeard(Body, frozen=True):

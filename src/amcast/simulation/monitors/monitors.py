@@ -234,7 +234,7 @@ class Monitors:
         left = self._find_left(process)
         if retained.first > left:
             sentence = (
-                f"has deliveries from {retained.first} on in its checkpoint; those from {left} on have not left it"
+                f"has deliveries from {retained.first} on in a checkpoint; those from {left} on have not left it"
             )
             self._report(process, "skipped deliveries", sentence)
 

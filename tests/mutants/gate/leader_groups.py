@@ -115,6 +115,20 @@ SHARED: Final = (
         "next_ballot(self._promised, 0, self._place)",
         "primcast",
     ),
+    Bug(
+        "whitebox-restore-forgets-what-is-delivered",
+        GROUP,
+        "        self._delivered.restore(prefix.delivered)\n",
+        "",
+        "whitebox",
+    ),
+    Bug(
+        "primcast-restore-forgets-the-last-rank",
+        GROUP,
+        "        self._last_delivered_rank = (prefix.time, prefix.tie)\n",
+        "",
+        "primcast",
+    ),
 )
 
 PRIMCAST_BUGS: Final = (

@@ -38,7 +38,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, adapt_replicated_claims, replicate_claims
 from amcast.parts.groups.replicated import replicate
 from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.statements import build_replicated_table
+from amcast.parts.groups.statements import make_replicated_table
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.parts.ordering.history import History
 from amcast.parts.ordering.overlay import Order, contact_lca, parse_order, rank_delays, rank_role
@@ -406,7 +406,7 @@ SPEC = Spec(
     config=FlexCastConfig,
     bodies=(Msg, Ack, Notif, FlushRequest, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    statements=build_replicated_table,
+    statements=make_replicated_table(FlexCastState),
     adapt_claims=adapt_replicated_claims,
     states=(FlexCastState, ReplicatedState),
     claims=replicate_claims(UNREPLICATED),

@@ -17,6 +17,7 @@ learner that lost its state gets a checkpoint from its own group, because it con
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -27,7 +28,7 @@ from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, Request, State
 from amcast.kernel.process import Process
 from amcast.kernel.spec import Claims, Contacts, Spec, majorities_survive
-from amcast.kernel.statements import Domain, StatementTable
+from amcast.kernel.statements import Domain, Listener, StatementTable
 from amcast.kernel.topology import Topology
 from amcast.parts.consensus import paxos
 from amcast.parts.consensus.log import Decided
@@ -293,7 +294,11 @@ def build_statement_table(topology: Topology, config: MultiPaxosConfig) -> State
     """Every server speaks of one log, that of the ordering group."""
     group = find_ordering_group(topology, config)
     domain = Domain(f"group {group}", topology.members(group))
-    return build_paxos_table(lambda process: domain)
+
+    def state_log(listener: Listener, source: ProcessId, state: MultiPaxosState) -> None:
+        listener.agree(source, "the state of the log, of length", state.paxos.log.decided_until, state.checkpoint)
+
+    return replace(build_paxos_table(lambda process: domain), states={MultiPaxosState: state_log})
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:

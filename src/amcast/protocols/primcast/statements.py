@@ -8,6 +8,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import place_of
 from amcast.parts.consensus.statements import make_group_domains, make_probe
 from amcast.parts.groups.leader_group_messages import AdmissionVote, Entry, Nack
+from amcast.parts.groups.statements import state_delivered
 from amcast.protocols.primcast.messages import (
     Ack,
     CatchUp,
@@ -81,6 +82,7 @@ class PrimCastStatements:
     def _state_snapshot(self, listener: Listener, source: ProcessId, state: PrimCastState) -> None:
         """Who hears that a member has lost its memory forgets the clock that it had before."""
         domain = self._domains[source]
+        state_delivered(listener, source, domain, state.member.position, state.checkpoint.prefix)
         losses = state.checkpoint.memory_losses
         for member, clock, loss in zip(domain.members, state.clocks, losses, strict=True):
             if clock and member != source:  # it says the same in this step

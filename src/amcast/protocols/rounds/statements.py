@@ -3,14 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
-from amcast.kernel.ids import ProcessId
+from amcast.kernel.ids import GroupId, ProcessId
 from amcast.kernel.message import Body
 from amcast.kernel.statements import Domain, Listener, StateBody, StatementTable
 from amcast.kernel.topology import Topology
 from amcast.parts.broadcast.messages import TOP, Ack, Frozen, GlobalPaxos, Item
 from amcast.parts.consensus.messages import Accept
 from amcast.parts.consensus.statements import build_body_statements, build_group_paxos_table, make_group_domains
-from amcast.protocols.rounds.messages import DurableRound, RoundBatch
+from amcast.protocols.rounds.messages import ADtState, ANgState, DurableRound, RoundBatch, RoundsCore
+
+
+def _state_core(listener: Listener, source: ProcessId, group: GroupId | None, core: RoundsCore) -> None:
+    """The log of a group and the rounds of all determine what is ordered and delivered."""
+    at = (group, core.instance, core.round)
+    content = (core.position, tuple([one.id for one in core.collected]), core.ordered, core.delivered)
+    listener.agree(source, "the state of (group, instance, round)", at, content)
 
 
 def build_a_ng_table(topology: Topology, config: Any) -> StatementTable:
@@ -28,7 +35,11 @@ def build_a_ng_table(topology: Topology, config: Any) -> StatementTable:
         if len(domain.members) > 1:  # the only member tells nobody what is durable
             listener.claim(domain, source, "durable round", body.safe)
 
-    return replace(table, bodies={**table.bodies, DurableRound: state_durable, RoundBatch: state_batch})
+    def state_snapshot(listener: Listener, source: ProcessId, state: ANgState) -> None:
+        _state_core(listener, source, topology.group_of(source), state.base.core)
+
+    bodies: dict[type[Body], StateBody] = {DurableRound: state_durable, RoundBatch: state_batch}
+    return replace(table, bodies={**table.bodies, **bodies}, states={ANgState: state_snapshot})
 
 
 def build_a_dt_table(topology: Topology, config: Any) -> StatementTable:
@@ -58,10 +69,13 @@ def build_a_dt_table(topology: Topology, config: Any) -> StatementTable:
         content = tuple([message.id for message in body.messages])
         listener.agree(source, "item (stream, number)", (body.stream, body.number), content)
 
+    def state_snapshot(listener: Listener, source: ProcessId, state: ADtState) -> None:
+        _state_core(listener, source, topology.group_of(source), state.base.core)
+
     bodies: dict[type[Body], StateBody] = {
         GlobalPaxos: state_global,
         Ack: state_ack,
         Frozen: state_frozen,
         Item: state_item,
     }
-    return replace(table, bodies={**table.bodies, **bodies})
+    return replace(table, bodies={**table.bodies, **bodies}, states={ADtState: state_snapshot})

@@ -26,7 +26,7 @@ from amcast.parts.consensus.messages import PAXOS_BODIES, PAXOS_RECORDS
 from amcast.parts.groups.claims import LINK_FAULTS, PAXOS_RECOVERY_GOALS, adapt_replicated_claims, replicate_claims
 from amcast.parts.groups.replicated import replicate
 from amcast.parts.groups.replicated_messages import REPLICATED_BODIES, ReplicatedState
-from amcast.parts.groups.statements import build_replicated_table
+from amcast.parts.groups.statements import make_replicated_table
 from amcast.parts.ordering.delivered_set import DeliveredSet
 from amcast.protocols.skeen.messages import Propose, SkeenConfig, SkeenPending, SkeenState
 
@@ -181,7 +181,7 @@ SPEC = Spec(
     config=SkeenConfig,
     bodies=(Propose, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    statements=build_replicated_table,
+    statements=make_replicated_table(SkeenState),
     adapt_claims=adapt_replicated_claims,
     states=(SkeenState, SkeenPending, ReplicatedState),
     claims=replicate_claims(UNREPLICATED),

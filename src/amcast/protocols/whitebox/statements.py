@@ -8,6 +8,7 @@ from amcast.kernel.topology import Topology
 from amcast.parts.consensus.quorum import place_of
 from amcast.parts.consensus.statements import make_group_domains, make_probe
 from amcast.parts.groups.leader_group_messages import AdmissionVote, Entry, Nack
+from amcast.parts.groups.statements import state_delivered
 from amcast.protocols.whitebox.messages import (
     Accept,
     AcceptAck,
@@ -116,6 +117,7 @@ class WhiteBoxStatements:
         home = self._topology.group_of(source)
         assert home is not None, f"process {source} is a client"
         losses[home] = state.checkpoint.memory_losses
+        state_delivered(listener, source, self._by_group[home], state.member.position, state.checkpoint.prefix)
         for pending in state.pending:
             id, groups = pending.message.id, pending.message.destinations
             for ballots, acks in pending.acks:

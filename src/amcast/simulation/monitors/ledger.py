@@ -38,13 +38,14 @@
                           below what a majority has acknowledged
     skipped deliveries    a restart from records repeats what the process had delivered and what has not left it
     ascending ranks       a process delivers in the order of the ranks that all agree on
-    agreement             timestamps, positions, batches and numbered bodies are the same whoever states them
+    agreement             timestamps, positions, batches and numbered bodies are the same whoever states them; and so is
+                          the state that follows from the same prefix of a log, also of who restarts from its records
 
 Each rule is a theorem of the protocols that claim to survive the faults of the run: it never fails for a correct one.
 """
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from amcast.kernel.ids import MessageId, ProcessId
 from amcast.kernel.message import Message
@@ -53,6 +54,8 @@ from amcast.simulation.monitors.domain_ledger import DomainLedger, MemberWords
 from amcast.simulation.monitors.durable_state import DurableState, MemberRecords
 from amcast.simulation.monitors.promise_reports import StateReport, VoteReport
 
+MAX_TEXT: Final = 200
+"""The most characters of a value in a sentence: a state may be long."""
 Report = Callable[[ProcessId, str, str], None]
 """Takes the process, the rule that it broke, and how."""
 
@@ -635,7 +638,8 @@ class Ledger(Listener):
             if not self.rehearsed:
                 self._facts[fact] = (value, source)
         elif known[0] != value:
-            self._break(source, "agreement", f"states {value} as {what} {key}; process {known[1]} stated {known[0]}")
+            stated, before = _shorten(value), _shorten(known[0])
+            self._break(source, "agreement", f"states {stated} as {what} {key}; process {known[1]} stated {before}")
 
     # Generic broadcast
 
@@ -715,3 +719,8 @@ class Ledger(Listener):
 
     def holds_message(self, process: ProcessId, message: MessageId) -> bool:
         return self._holds(process, message)
+
+
+def _shorten(value: Hashable) -> str:
+    text = str(value)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."

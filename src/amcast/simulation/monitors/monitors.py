@@ -233,9 +233,7 @@ class Monitors:
         state(retained, process, record)
         left = self._find_left(process)
         if retained.first > left:
-            sentence = (
-                f"has deliveries from {retained.first} on in a checkpoint; those from {left} on have not left it"
-            )
+            sentence = f"has deliveries from {retained.first} on in a checkpoint; those from {left} on have not left it"
             self._report(process, "skipped deliveries", sentence)
 
     def _find_left(self, process: ProcessId) -> int:
@@ -271,11 +269,12 @@ class Monitors:
             self._hear_snapshot(process)
             self._rehearse(process, incarnation + 1, now)
 
-    def _hear_snapshot(self, process: ProcessId) -> None:
-        """What a process relies on: as its snapshot shows, or that of the protocol in a node's."""
+    def _hear_snapshot(self, process: ProcessId, copy: Process | None = None) -> None:
+        """What a process, or its rebuilt copy, relies on and has: as its snapshot shows, or that of the protocol in a
+        node's."""
         if not self._table.states or self._discards:
             return
-        snapshot = self._world.processes[process].snapshot()
+        snapshot = (copy or self._world.processes[process]).snapshot()
         for state in (snapshot, *(getattr(snapshot, name) for name in snapshot.__struct_fields__)):
             tell = self._table.states.get(type(state))
             if tell is not None:
@@ -293,6 +292,7 @@ class Monitors:
             self._hear_rehearsal(
                 process, copy.step((Started(tuple(self._world.disks[process].records), incarnation),), now)
             )
+            self._hear_snapshot(process, copy)
             if forbidden is not None:
                 ledger.refuses_promise = True
                 self._hear_rehearsal(process, copy.step((Receive(*forbidden),), now))

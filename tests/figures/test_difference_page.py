@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from amcast.cli.main import run
+from amcast.figures.difference_page import ComparedSide, describe_limits, summarize_difference
+from amcast.pipeline.measure.difference import NumberChange, RunsDifference, SettingChange
 from tests.figures.test_report import read_page
 
 
@@ -38,9 +40,12 @@ def test_two_runs_are_on_one_page(
     assert f"bytes_per_multicast, difference: {100 * changed['share']:.3g}"[:40] in page.read_text()
 
 
-def test_page_is_refused_where_no_file_can_be(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(runs)
-    assert run(["diff", "one", "two", "--out", "s3://bucket/page"]) == 64
-    assert "expected a local folder" in capsys.readouterr().err
+def test_what_a_page_leaves_out_is_said() -> None:
+    numbers = [NumberChange("latency_ns_p50", 1.0, 2.0, (5, 5), "means", 0.9, 1.1, "worse", gated=True)] * 3
+    found = RunsDifference([SettingChange(f"setting {at}", numbers, (0, 0)) for at in range(30)])
+    page = summarize_difference(found, (ComparedSide("one"), ComparedSide("two")))
+    assert page.story[-1] == f"and {90 - 8} more sentences: amcast diff shows them"
+    assert describe_limits(found) == [
+        "The picture of differences shows 24 of 90 numbers.",
+        "The tables are those of 24 of 30 settings; amcast diff --json has all.",
+    ]

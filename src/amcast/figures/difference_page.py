@@ -15,6 +15,7 @@ from amcast.pipeline.measure.difference import NumberChange, RunsDifference
 
 MS: Final = 1e6
 MAX_LINES: Final = 24
+MAX_STORY: Final = 8
 SIDES: Final = ("before", "after")
 MEANINGS: Final = {
     "holds": ("Not worse", "No number that decides is worse in the second."),
@@ -36,7 +37,7 @@ class ComparedSide:
 def write_difference(found: RunsDifference, sides: tuple[ComparedSide, ComparedSide], out: Path) -> Path:
     """Writes the page and its pictures; returns the page."""
     summary = summarize_difference(found, sides)
-    content = PageContent(charts=draw_difference(found, sides), tables=tabulate_difference(found))
+    content = PageContent(draw_difference(found, sides), tabulate_difference(found), left_out=describe_limits(found))
     return write_page_files(summary, content, render_page(summary, content), out)[0]
 
 
@@ -44,11 +45,14 @@ def summarize_difference(found: RunsDifference, sides: tuple[ComparedSide, Compa
     """The head of the page."""
     numbers = [one for setting in found.settings for one in setting.numbers if one.gated]
     counts = {change: sum(one.change == change for one in numbers) for change in CHANGES}
+    story = [*found.worse, *(f"not known: {sentence}" for sentence in found.unknown)]
+    if len(story) > MAX_STORY:
+        story[MAX_STORY:] = [f"and {len(story) - MAX_STORY} more sentences: amcast diff shows them"]
     return ReportSummary(
         title=f"{sides[0].name} and {sides[1].name}",
         verdict=found.verdict,
         meaning=MEANINGS[found.verdict],
-        story=tuple([*found.worse, *(f"not known: {sentence}" for sentence in found.unknown)][:8]),
+        story=tuple(story),
         tiles=(
             ("settings", format_number(len(found.settings))),
             *((f"numbers {change}", format_number(count)) for change, count in counts.items()),
@@ -61,6 +65,17 @@ def summarize_difference(found: RunsDifference, sides: tuple[ComparedSide, Compa
             " of comparisons: of many settings, some are called worse by chance.",
         ),
     )
+
+
+def describe_limits(found: RunsDifference) -> list[str]:
+    """What the page leaves out, in sentences."""
+    numbers, settings = sum(len(setting.numbers) for setting in found.settings), len(found.settings)
+    said = []
+    if numbers > MAX_LINES:
+        said.append(f"The picture of differences shows {MAX_LINES} of {numbers} numbers.")
+    if settings > MAX_LINES:
+        said.append(f"The tables are those of {MAX_LINES} of {settings} settings; amcast diff --json has all.")
+    return said
 
 
 def draw_difference(found: RunsDifference, sides: tuple[ComparedSide, ComparedSide]) -> list[Chart]:

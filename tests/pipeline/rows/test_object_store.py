@@ -182,7 +182,9 @@ def test_run_in_a_store_is_watched(store: str, tmp_path: Path, capsys: pytest.Ca
 
 def test_runs_in_a_store_are_compared(store: str, answers: object, capsys: pytest.CaptureFixture[str]) -> None:
     sweep = f"s3://{store}/sweep"
-    assert run_command(["diff", sweep, f"s3a://{store}/sweep", "--json"]) == 0
+    page = f"s3://{store}/compared"
+    assert run_command(["diff", sweep, f"s3a://{store}/sweep", "--out", page, "--json"]) == 0
+    assert Location(f"{page}/report.html").read_bytes().startswith(b"<!doctype html>")
     assert json.loads(capsys.readouterr().out)["verdict"] == "holds"
 
 

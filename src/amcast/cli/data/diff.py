@@ -29,13 +29,6 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=TRACES)(diff)
 
 
-def _parse_out(text: str) -> Path:
-    """The local folder of the page. A URI would be taken for a folder of that name, and is refused."""
-    if "://" in text:
-        raise typer.BadParameter("expected a local folder")
-    return Path(text)
-
-
 def diff(
     before: Annotated[
         str, typer.Argument(help="A run folder, a folder of runs, or a sweep, or its URI; with --plan, a commit.")
@@ -53,7 +46,7 @@ def diff(
         typer.Option("--gate", help="The numbers that decide, such as throughput_per_s,latency_ns_p99."),
     ] = None,
     target: Annotated[
-        Path | None, typer.Option("--out", parser=_parse_out, metavar="DIR", help="Also write a page: DIR/report.html.")
+        str | None, typer.Option("--out", metavar="DIR", help="Also write a page, DIR/report.html; DIR may be a URI.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -88,7 +81,7 @@ def diff(
     found = compare_runs(one.runs, other.runs, (one.inside, other.inside), tolerance / 100, gated)
     page = None if target is None else _write_page(found, (before, after), measured, target)
     if json:
-        print_json({**_to_json(found), **({"page": str(page)} if page else {})})
+        print_json({**_to_json(found), **({"page": page} if page else {})})
     else:
         _print(found)
         if page:
@@ -106,15 +99,19 @@ class MeasuredSide:
     throughput: Rows
 
 
-def _write_page(found: "RunsDifference", names: tuple[str, str], measured: list[MeasuredSide], target: Path) -> Path:
+def _write_page(found: "RunsDifference", names: tuple[str, str], measured: list[MeasuredSide], target: str) -> str:
     require_extra("spark", "a page")
 
     from amcast.figures.difference_page import ComparedSide, write_difference
+    from amcast.figures.report import PAGE_FILE
+    from amcast.pipeline.rows.locations import Location, open_output
 
     first, second = (
         ComparedSide(name, side.distributions, side.throughput) for name, side in zip(names, measured, strict=True)
     )
-    return write_difference(found, (first, second), target)
+    place = Location.of(target)
+    with open_output(place, last=[PAGE_FILE]) as local:
+        return str(place / write_difference(found, (first, second), local).name)
 
 
 def _read_measures(folder: str) -> MeasuredSide:

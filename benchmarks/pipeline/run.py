@@ -148,7 +148,7 @@ def spark_checks(folder: Path, parts: bool) -> Iterator[tuple[str, Callable[[], 
             return len(merged.heads)
 
         def packets() -> int:
-            return sum(audit.outsider_pairs for audit in run(genuineness.audit_calls(view, judge.buckets)))
+            return genuineness.audit_packets(run, view, judge.buckets).outsider_pairs
 
         def whole() -> int:
             report = check(str(folder), limits=CheckLimits(small_rows=0))["runs"][0]

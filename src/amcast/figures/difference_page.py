@@ -70,12 +70,12 @@ def summarize_difference(found: RunsDifference, sides: tuple[ComparedSide, Compa
 def describe_limits(found: RunsDifference) -> list[str]:
     """What the page leaves out, in sentences."""
     numbers, settings = sum(len(setting.numbers) for setting in found.settings), len(found.settings)
-    said = []
+    sentences = []
     if numbers > MAX_LINES:
-        said.append(f"The picture of differences shows {MAX_LINES} of {numbers} numbers.")
+        sentences.append(f"The picture of differences shows {MAX_LINES} of {numbers} numbers.")
     if settings > MAX_LINES:
-        said.append(f"The tables are those of {MAX_LINES} of {settings} settings; amcast diff --json has all.")
-    return said
+        sentences.append(f"The tables are those of {MAX_LINES} of {settings} settings; amcast diff --json has all.")
+    return sentences
 
 
 def draw_difference(found: RunsDifference, sides: tuple[ComparedSide, ComparedSide]) -> list[Chart]:

@@ -32,8 +32,8 @@ from tests.pipeline.check.trace_generator import WrittenTrace, make_trace, strip
 
 SETTING = MeasureSetting(0.1, None, is_exact=True)
 LARGE = CheckLimits(small_rows=0, gapped_rows=0)
-SEGMENTED = CheckLimits(small_rows=0, gapped_rows=0, segment_entries=4)
-"""The merge in as many segments as can be cut."""
+SEGMENTED = CheckLimits(small_rows=0, gapped_rows=0, segment_entries=4, packet_rows=3)
+"""The merge in as many segments as can be cut, and packets a few at a time, with the multicasts of their time."""
 Verdicts = dict[str, str] | str
 """The verdict of each property, or REFUSED."""
 REFUSED = "refused"

@@ -76,6 +76,15 @@ def test_forgotten_cases_are_noticed(
     assert describe_difference(seed, compare_ways(seed, tmp_path / "run")) is not None
 
 
+def test_packets_are_compared_with_multicasts_of_other_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that stopped at the multicasts of its packets' time would not judge this trace's wrong packet."""
+    assert describe_difference(35, compare_ways(35, tmp_path / "right")) is None
+    monkeypatch.setattr("amcast.pipeline.check.genuineness.REACHES", (1,))
+    wrong = describe_difference(35, compare_ways(35, tmp_path / "wrong"))
+    assert wrong is not None
+    assert "segments: {\"P6'\": ('violated', 'holds')}" in wrong
+
+
 def find_trace(accepts: Callable[[WrittenTrace], bool]) -> WrittenTrace:
     """The first well-formed trace, without gaps, that has what a test needs."""
     for seed in range(5000, 6000):

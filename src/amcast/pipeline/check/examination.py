@@ -51,7 +51,7 @@ from amcast.pipeline.check.survey import (
     refuse_stated,
     survey_multicasts,
 )
-from amcast.pipeline.check.surveyed_run import SurveyedRun, make_scratch_path
+from amcast.pipeline.check.surveyed_run import PACKET_ROWS, SurveyedRun, make_scratch_path
 from amcast.pipeline.kernels.fingerprints import Fingerprint, choose_bucket_count, find_buckets
 from amcast.pipeline.kernels.merge import MergeResult
 from amcast.pipeline.kernels.replicas import ReplicaComparison
@@ -81,8 +81,10 @@ class Examination:
         gapped_rows: int = 0,
         scratch: str | None = None,
         segment_entries: int = SEGMENT_ENTRIES,
+        packet_rows: int = PACKET_ROWS,
     ) -> None:
         self._view = view
+        self._packet_rows = packet_rows
         self._segment_entries = segment_entries
         self._runner = runner
         self._scratch = scratch
@@ -98,7 +100,9 @@ class Examination:
         comparisons, merged, multicasts = self._survey()
         order, delivered, late = merged if merged is not None else (None, None, None)
         gaps = self._find_gaps(comparisons)
-        run = SurveyedRun(self._view, self._runner, self.ends, self.buckets, gaps, multicasts, self._scratch)
+        run = SurveyedRun(
+            self._view, self._runner, self.ends, self.buckets, gaps, multicasts, self._scratch, self._packet_rows
+        )
         if order is not None and order.heads:
             delivered = None  # a merge that stopped has not read all that was delivered
         suspects = self._find_suspects(run, comparisons, delivered)

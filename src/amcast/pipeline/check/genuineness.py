@@ -1,10 +1,12 @@
 """P6 and P6' of one run: a kernel reads every packet, the plain checker judges those that may violate them.
 
-A task looks the messages of its packets up in the multicasts, some millions of messages at a time. Packets may state
-the sender and the destinations of their message as well; those that contradict the multicasts are refused.
+A task looks the messages of its packets up in the multicasts of the same time, as footers tell it; those that are not
+there are looked up in more of the table, and at last in all of it, some millions of messages at a time. Packets may
+state the sender and the destinations of their message as well; those that contradict the multicasts are refused.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -16,8 +18,8 @@ from amcast.check.genuineness import check_genuineness
 from amcast.check.verdict import Finding
 from amcast.pipeline.check.evidence import build_base_evidence, reduce_evidence, sample_multicast
 from amcast.pipeline.check.run_view import RunView
-from amcast.pipeline.check.runner import Call
-from amcast.pipeline.check.surveyed_run import SurveyedRun
+from amcast.pipeline.check.runner import Call, Runner
+from amcast.pipeline.check.surveyed_run import PACKET_ROWS, SurveyedRun
 from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, find_buckets, select_in_buckets
 from amcast.pipeline.kernels.packets import PacketAudit, ProcessTable, fast_agree
 from amcast.pipeline.rows.sequences import split_lists, to_int64
@@ -30,7 +32,8 @@ from amcast.pipeline.rows.tables import (
 from amcast.trace.columns import TABLES
 from amcast.trace.run import Columns
 
-PACKET_ROWS: Final = 10_000_000
+REACHES: Final = (1, 16, None)
+"""How long before its first packet a task looks for multicasts, in lengths of the time of its packets; None: all."""
 MAX_FLAGGED: Final = 100_000
 """Flagged packets that the plain checker judges."""
 
@@ -40,9 +43,7 @@ def judge_genuineness(run: SurveyedRun) -> list[Finding]:
     view, sent = run.view, run.multicasts
     if view.packets is None:
         return list(check_genuineness(build_base_evidence(view, sample_multicast(sent))))
-    audit = PacketAudit(ProcessTable(view.group_of))
-    for part in run.runner(audit_calls(view, run.buckets)):
-        audit += part
+    audit = audit_packets(run.runner, view, run.buckets, run.packet_rows)
     concerned = {*sent.of_sender, *(p for group in sent.of_group for p in view.members[group])}
     outsiders = [p for p, took_part in zip(audit.members.ids.tolist(), audit.took_part, strict=False) if took_part]
     outsiders = [process for process in outsiders if process not in concerned]
@@ -58,17 +59,39 @@ def judge_genuineness(run: SurveyedRun) -> list[Finding]:
     return findings
 
 
-def audit_calls(view: RunView, buckets: int) -> list[Call]:
-    """The calls that read every packet."""
+def audit_packets(runner: Runner, view: RunView, buckets: int, rows: int = PACKET_ROWS) -> PacketAudit:
+    """Reads every packet; those about messages that were not found are read again with more of the multicasts."""
     assert view.packets is not None
-    # Each task looks up all messages of its part: a few rows per message pay for that.
-    pieces = view.packets.split(max(PACKET_ROWS, 3 * min(view.multicasts.rows, LOOKUP_MESSAGES)))
-    parts = max(1, -(-view.multicasts.rows // LOOKUP_MESSAGES))
-    shares = np.array_split(np.arange(buckets), parts)
+    audit = PacketAudit(ProcessTable(view.group_of))
+    # A task that looks all messages up needs a few rows per message to pay for that.
+    least = 0 if view.packets.span is not None else 3 * min(view.multicasts.rows, LOOKUP_MESSAGES)
+    left = [(piece, np.ones(buckets, np.bool_)) for piece in view.packets.split(max(rows, least))]
+    for reach in REACHES:
+        plans = [_plan_audit(view, piece, chosen, reach) for piece, chosen in left]
+        answers = iter(runner([call for calls in plans for call in calls]))
+        missing = []
+        for calls in plans:
+            missing.append(np.zeros(buckets, np.bool_))
+            for part, unknown in islice(answers, len(calls)):
+                audit += part
+                missing[-1] |= unknown
+        left = [(piece, chosen) for (piece, _), chosen in zip(left, missing, strict=True) if chosen.any()]
+    return audit
+
+
+def _plan_audit(view: RunView, piece: Table, chosen: NDArray[np.bool_], reach: int | None) -> list[Call]:
+    """The calls that judge some packets about messages in the chosen buckets."""
+    window, span = view.multicasts, piece.span
+    if reach is not None and span is not None:
+        window = window.restrict(span[0] - reach * (span[1] - span[0]), span[1])
+    parts = max(1, -(-int(window.rows * chosen.mean()) // LOOKUP_MESSAGES))
+    is_whole = window.rows == view.multicasts.rows
     return [
-        (audit_known, (piece, view.multicasts, view.group_of, to_mask(part, buckets), number == 0))
-        for piece in pieces
-        for number, part in enumerate(shares)
+        (
+            audit_known,
+            (piece, window, view.group_of, to_mask(part, chosen.size), is_whole, reach == REACHES[0] and not number),
+        )
+        for number, part in enumerate(np.array_split(np.nonzero(chosen)[0], parts))
     ]
 
 
@@ -80,14 +103,22 @@ def to_mask(part: NDArray[np.intp], buckets: int) -> NDArray[np.bool_]:
 
 
 def audit_known(
-    table: Table, multicasts: Table, group_of: dict[int, int | None], chosen: NDArray[np.bool_], first: bool
-) -> PacketAudit:
-    """Judges packets about messages in the chosen buckets, with the senders and destinations of the multicasts."""
+    table: Table,
+    multicasts: Table,
+    group_of: dict[int, int | None],
+    chosen: NDArray[np.bool_],
+    is_whole: bool,
+    is_first: bool,
+) -> tuple[PacketAudit, NDArray[np.bool_]]:
+    """Judges packets about messages in the chosen buckets with some multicasts; says in which buckets are messages that
+    these lack. `is_whole`: these are all multicasts, so nobody multicast what they lack. `is_first`: this call counts
+    the packets.
+    """
     known, is_everything = MessageLookup.build([multicasts], chosen), bool(chosen.all())
-    audit = PacketAudit(ProcessTable(group_of))
+    audit, unknown = PacketAudit(ProcessTable(group_of)), np.zeros(chosen.size, np.bool_)
     for batch in table.batches(["message", "messages", "source", "target", "sender", "destinations"]):
         row, message = find_messages(batch)
-        if first:
+        if is_first:
             # Each packet counts once, however many messages and parts there are.
             audit.packets += int((np.bincount(row, minlength=1) > 0).sum())
         singles = batch.num_rows - batch.column("message").null_count
@@ -96,9 +127,14 @@ def audit_known(
             singles = int(in_chosen[:singles].sum())
             row, message = row[in_chosen], message[in_chosen]
         place = known.find_places(message)
+        if not is_whole and (place < 0).any():
+            there = place >= 0
+            unknown |= find_buckets(np.unique(message[~there]).tolist(), chosen.size)
+            singles = int(there[:singles].sum())
+            row, message, place = row[there], message[there], place[there]
         _refuse_contradictions(known, batch, row[:singles], message[:singles], place[:singles])
         _judge_batch(audit, known, batch, row, place)
-    return audit
+    return audit, unknown
 
 
 def _refuse_contradictions(

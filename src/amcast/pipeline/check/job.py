@@ -25,6 +25,7 @@ from amcast.pipeline.check.run_view import (
 )
 from amcast.pipeline.check.runner import Call, Runner
 from amcast.pipeline.check.segments import SEGMENT_ENTRIES
+from amcast.pipeline.check.surveyed_run import PACKET_ROWS
 from amcast.pipeline.kernels.fingerprints import BUCKETS, find_buckets
 from amcast.pipeline.rows.completion import complete_deliveries, sort_deliveries
 from amcast.pipeline.rows.files import (
@@ -71,6 +72,8 @@ class CheckLimits:
     gapped_rows: int = GAPPED_ROWS
     segment_entries: int = SEGMENT_ENTRIES
     """Entries of all chains that one task merges."""
+    packet_rows: int = PACKET_ROWS
+    """Packets that one task judges."""
 
 
 def check(
@@ -189,7 +192,8 @@ class LargeRunJob:
         view = build_file_view(source, proven.footers, meta, sequences, is_sorted)
         refuse_other_groups(proven.groups, view.group_of)
         limits = self._limits
-        return Examination(view, self._runner, limits.gapped_rows, self._scratch, limits.segment_entries).report()
+        sizes = (limits.segment_entries, limits.packet_rows)
+        return Examination(view, self._runner, limits.gapped_rows, self._scratch, *sizes).report()
 
     def _prepare_sequences(self, source: TraceFolder, footers: Footers) -> FileSequences:
         """The run's deliveries sorted to the scratch folder; missing columns are looked up, or joined by Spark."""

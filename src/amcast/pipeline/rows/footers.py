@@ -40,7 +40,7 @@ class RowGroup:
     unproven: tuple[str, ...] = ()
     """Columns that must be read before they can be trusted."""
     ranges: dict[str, Range] = field(default_factory=dict)
-    """Of deliveries: the lowest and highest process, group, position and time, where known."""
+    """The lowest and highest time of a row, and of deliveries process, group and position, where known."""
     states_all: bool = True
     """Of deliveries: whether every row states the destinations and the time of the multicast."""
     is_canonical: bool = True
@@ -87,12 +87,12 @@ def _describe_row_group(
         and not _is_proven(column, file.schema_arrow.field(column.name).type, statistics[column.name], runs)
     ]
     is_canonical = all(_is_canonical(file.schema_arrow.field(name).type, table, name) for name in statistics)
-    if table != "deliveries":
-        return RowGroup(path, number, rows, tuple(unproven), is_canonical=is_canonical)
     ranges = {}
-    for name in ("process", "group", "position", "at_ns"):
+    for name in _RANGES.get(table, ()):
         if name not in unproven and (found := _read_range(statistics[name])) is not None:
             ranges[name] = found
+    if table != "deliveries":
+        return RowGroup(path, number, rows, tuple(unproven), ranges, is_canonical=is_canonical)
     if any(name not in ranges or ranges[name][0] != ranges[name][1] for name in ("process", "group")):
         # Whether each process states its own group is seen row by row.
         unproven += ["process", "group"]
@@ -103,6 +103,11 @@ def _describe_row_group(
 
 
 _STATED: Final = ("destinations", "multicast_ns")
+TIMES: Final = {"multicasts": "at_ns", "deliveries": "at_ns", "packets": "sent_ns"}
+"""The column that says when a row of a table was written."""
+_RANGES: Final = {name: (at,) for name, at in TIMES.items()} | {
+    "deliveries": ("process", "group", "position", TIMES["deliveries"])
+}
 
 
 def _is_canonical(found: pa.DataType, table: str, name: str) -> bool:

@@ -5,7 +5,7 @@ FileTable     a table of a large run: row groups of Parquet files, read as neede
 TableParts    several of these
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, Protocol
@@ -20,7 +20,7 @@ from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, hash_li
 from amcast.pipeline.kernels.message_index import MessageIndex
 from amcast.pipeline.rows import files
 from amcast.pipeline.rows.files import TraceFolder
-from amcast.pipeline.rows.footers import Footers, refuse_other_runs
+from amcast.pipeline.rows.footers import TIMES, Footers, Range, refuse_other_runs
 from amcast.pipeline.rows.sequences import reorder_lists, split_lists, to_int64
 from amcast.trace.columns import TABLES
 from amcast.trace.parquet import TYPES, check_schema, iterate_canonical, to_canonical, unreadable_file_error
@@ -41,6 +41,13 @@ class Table(Protocol):
     def split(self, rows: int) -> "list[Table]":
         """The same rows as several tables of about equally many rows each, about this many at most, in order."""
 
+    @property
+    def span(self) -> Range | None:
+        """The first and the last time of its rows, if that is known without reading them."""
+
+    def restrict(self, low: int, high: int) -> "Table":
+        """At least the rows of some time."""
+
 
 @dataclass(frozen=True)
 class MemoryTable:
@@ -59,6 +66,13 @@ class MemoryTable:
     def split(self, rows: int) -> list[Table]:
         return [self]
 
+    @property
+    def span(self) -> Range | None:
+        return None
+
+    def restrict(self, low: int, high: int) -> Table:
+        return self
+
 
 @dataclass(frozen=True)
 class FileTable:
@@ -67,10 +81,23 @@ class FileTable:
     pieces: tuple[tuple[str, int, int], ...]
     table: str | None = None
     """The name of the table; None for one that is no table of a trace."""
+    spans: tuple[Range | None, ...] = ()
+    """The first and the last time of each piece, where the footers say it; empty if they were not asked."""
 
     @property
     def rows(self) -> int:
         return sum(piece[2] for piece in self.pieces)
+
+    @property
+    def span(self) -> Range | None:
+        known = [span for span in self.spans if span is not None]
+        if not known or len(known) < len(self.pieces):
+            return None
+        return min(low for low, _ in known), max(high for _, high in known)
+
+    def restrict(self, low: int, high: int) -> "Table":
+        chosen = [at for at, span in enumerate(self.spans) if span is None or (span[0] <= high and span[1] >= low)]
+        return self._choose(chosen) if self.spans else self
 
     def batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         for path, row_group, _ in self.pieces:
@@ -87,9 +114,13 @@ class FileTable:
         for at, piece in enumerate(self.pieces, start=1):
             count += piece[2]
             if count >= rows or at == len(self.pieces):
-                parts.append(FileTable(self.pieces[begun:at], self.table))
+                parts.append(self._choose(range(begun, at)))
                 begun, count = at, 0
         return parts
+
+    def _choose(self, places: Sequence[int]) -> "FileTable":
+        spans = tuple(self.spans[at] for at in places) if self.spans else ()
+        return FileTable(tuple(self.pieces[at] for at in places), self.table, spans)
 
 
 @dataclass(frozen=True)
@@ -108,6 +139,13 @@ class TableParts:
 
     def split(self, rows: int) -> list[Table]:
         return [piece for part in self.parts if part.rows for piece in part.split(rows)]
+
+    @property
+    def span(self) -> Range | None:
+        return None
+
+    def restrict(self, low: int, high: int) -> Table:
+        return self
 
 
 class MulticastBatch(NamedTuple):
@@ -232,8 +270,9 @@ def arrow_schema(table: str) -> pa.Schema:
 
 def index_table(footers: Footers, table: str) -> FileTable:
     """The rows of a table in files."""
-    pieces = ((one.path, one.row_group, one.rows) for one in footers.get(table, ()))
-    return FileTable(tuple(pieces), table)
+    row_groups = footers.get(table, ())
+    spans = tuple(one.ranges.get(TIMES[table]) if table in TIMES else None for one in row_groups)
+    return FileTable(tuple((one.path, one.row_group, one.rows) for one in row_groups), table, spans)
 
 
 def refuse_contradictions(

@@ -12,7 +12,7 @@ from amcast.services.errors import CommandError, ServiceFailedError
 from amcast.services.executor import MAX_RESULT_BYTES, MAX_TEXT_LENGTH, MAX_VALUE_BYTES, Executor
 from amcast.services.fields import PIECE_BYTES
 from amcast.services.loader import load_service
-from amcast.services.messages import Command, Query, Value, encode_payload
+from amcast.services.messages import Command, Query, Value, decode_payload, encode_payload
 from tests.services.order import GROUPS, OrderedGroups
 
 NAMES = [f"account-{number}" for number in range(8)]
@@ -178,6 +178,20 @@ def test_what_cannot_be_sent_is_the_error_of_its_command_alone(
     assert groups.outcome(after).value > 0
     for group in GROUPS:
         assert len({groups.executors[group, number].snapshot() for number in range(3)}) == 1
+
+
+def test_a_group_that_raises_tells_those_that_wait_at_once() -> None:
+    """They need not ask first, and it need not remember the call until they do."""
+    groups = OrderedGroups(Counter, 3, replicas=1)
+    one, other = next((a, b) for a in NAMES for b in NAMES if _owner(groups, a) != _owner(groups, b))
+    groups.call("add_both", one, other)
+    raising, waiting = _owner(groups, one), _owner(groups, other)
+    groups.advance((raising, 0))
+    [owed] = groups.executors[raising, 0].owed.values()
+    assert (owed.destinations, owed.value.ended) == ((waiting,), f"raised KeyError: {one!r}")
+    groups.settle()
+    values = [decode_payload(payload) for _, payload in groups.order[waiting][1:]]
+    assert [type(value) for value in values] == [Value, Value], "one of each group, and no answer to an answer"
 
 
 def test_the_largest_values_and_results_are_sent() -> None:

@@ -9,6 +9,8 @@ from amcast.services.calls import Call, CallSession
 from amcast.services.declaration import SECOND_NS, At, Key, Service, command, describe_service, query
 from amcast.services.errors import CommandError
 from amcast.services.executor import Executor
+from tests.services.order import GROUPS as ORDERED
+from tests.services.order import OrderedGroups
 
 GROUPS = ("north", "south")
 
@@ -144,3 +146,61 @@ def test_number_and_time_are_settings_of_the_class() -> None:
         describe_service(Short)
     with pytest.raises(UsageError, match=r"Timeless.remembered_s = -1.0; expected seconds above 0"):
         describe_service(Timeless)
+
+
+def make_call(
+    groups: OrderedGroups, now_ns: int, name: str, *arguments: object, to: tuple[str, ...] = (), key: str
+) -> Call:
+    made = CallSession(groups.description, ORDERED, 7).make(name, arguments, {}, now_ns, to or None, key)
+    groups.multicast(made.destinations, made.payload)
+    return made
+
+
+def read_outcome(groups: OrderedGroups, call: Call) -> object:
+    """What the caller gets, from the first replica of each group."""
+    for group in call.destinations:
+        result = groups.executors[group, 0].result(*call.command.id)
+        assert result is not None, f"{group} has no result"
+        call.results[group] = result
+    return call.make_outcome().value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_group_that_remembers_a_key_does_not_let_one_wait_that_has_forgotten_it(seed: int) -> None:
+    groups = OrderedGroups(Orders, seed)
+    both = ("north", "south")
+    first = make_call(groups, 1, "place_both", "x", to=both, key="order-17")
+    groups.settle()
+    assert read_outcome(groups, first) == 0
+    for number in range(3):
+        make_call(groups, 2, "place", "x", 1, to=("north",), key=f"other-{number}")
+    again = make_call(groups, 3, "place_both", "x", to=both, key="order-17")
+    for _ in range(30):
+        groups.step(faults=True)
+    after = make_call(groups, 4, "place", "x", 1, to=("north",), key="last")
+    groups.settle()
+    with pytest.raises(CommandError, match="group south remembers an earlier call with this key"):
+        read_outcome(groups, again)
+    assert read_outcome(groups, after) == 5, "north goes on, and has not executed half of the call"
+    assert {one.service.count for (group, _), one in groups.executors.items() if group == "south"} == {1}  # type: ignore[attr-defined]
+    assert all(not one.owed for one in groups.executors.values())
+
+
+def test_a_key_of_another_call_lets_no_group_wait() -> None:
+    groups = OrderedGroups(Orders, 1)
+    make_call(groups, 1, "place", "x", 1, to=("north",), key="order-17")
+    wrong = make_call(groups, 2, "place_both", "x", to=("north", "south"), key="order-17")
+    after = make_call(groups, 3, "place", "x", 1, to=("south",), key="order-18")
+    groups.settle()
+    assert read_outcome(groups, after) == 1
+    with pytest.raises(UsageError, match="was used for another call"):
+        read_outcome(groups, wrong)
+
+
+def test_a_repeated_call_that_is_still_executed_is_one() -> None:
+    groups = OrderedGroups(Orders, 1)
+    both = ("north", "south")
+    calls = [make_call(groups, 1 + number, "place_both", "x", to=both, key="order-17") for number in range(3)]
+    groups.settle()
+    assert [read_outcome(groups, call) for call in calls] == [0, 0, 0]
+    assert {one.service.count for (group, _), one in groups.executors.items() if group in both} == {1}  # type: ignore[attr-defined]

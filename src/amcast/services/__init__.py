@@ -30,9 +30,14 @@ way. What the order promises for messages therefore holds for services:
 itself. The leader multicasts it to the other destinations at once and, when it has the receipt, to its own group; every
 other replica does the same if the value is still owed after a while. If the leader dies before it sends, another one
 sends; if it dies between the two messages, the value is still owed, and another one sends both. So nobody stops owing a
-value that is not ordered in the other groups. A second message with the same value is ignored. A group that does not
-reach its `yield`, because it raised or returned before, owes the message that says so to every group that waits for it:
-there `GroupEndedError` is raised at the `yield`.
+value that is not ordered in the other groups. A second message with the same value is ignored. A group that raises, or
+returns before its first `yield`, owes a message that says so to all others, and one that returns after fewer of them
+than another group owes it to that one, when it hears of its value: there `GroupEndedError` is raised at the `yield`.
+
+**Repeated calls.** A call with a key may be delivered in several messages, and a group may execute one that another group
+takes for a repetition: each forgets keys by its own count and time, and a key may be used for two calls with different
+destinations. So values name the message of the call by its time (`Command.exchange`), and a group that does not execute
+a message owes the others what says so.
 
 **No deadlock.** Groups execute one command after the other. The order of all messages has no cycle, so among the
 unfinished commands there is one that no unfinished command precedes in any of its groups. All its groups have begun it,

@@ -206,6 +206,8 @@ class Operation:
     """The type of the result."""
     decode: Callable[[bytes], Any]
     """Decodes arguments."""
+    yields: bool = False
+    """Whether groups exchange values for it."""
 
     def bind(self, arguments: Sequence[Any], named: Mapping[str, Any]) -> msgspec.Struct:
         """Checks a caller's arguments; a UsageError names the argument, the value and what was expected."""
@@ -367,7 +369,9 @@ def _describe_operation(service: type[Service], name: str, method: Callable[...,
     keys = tuple(one.name for one in parameters if _holds_keys(hints[one.name], f"{where}: argument {one.name}"))
     decoder = msgspec.msgpack.Decoder(arguments)
     signature = inspect.Signature(parameters)
-    return Operation(name, kind, takes_at, signature, arguments, keys, _result_type(method, hints), decoder.decode)
+    result = _result_type(method, hints)
+    yields = inspect.isgeneratorfunction(method)
+    return Operation(name, kind, takes_at, signature, arguments, keys, result, decoder.decode, yields)
 
 
 def _holds_keys(hint: Any, where: str) -> bool:

@@ -189,10 +189,15 @@ class Executor:
     def _accept_keyed(self, queued: QueuedCommand) -> None:
         """Executes a call with a key, unless the group remembers one with this key."""
         self._forget_keys(0)
-        if queued.command.session not in self._keyed:
+        known = self._keyed.get(queued.command.session)
+        if known is None:
             self._forget_keys(1)
-            session = self._keyed[queued.command.session] = SessionState()
+            session = self._keyed[queued.command.session] = SessionState(exchange=queued.command.now_ns)
             self._execute(queued, session)
+        elif known.exchange != queued.command.now_ns:
+            # Another group may have forgotten the key, or may not have known it, and execute this one.
+            self._received.pop(queued.command.exchange, None)
+            self._owe_end(queued, 0, "remembers an earlier call with this key")
 
     def _forget_keys(self, more: int) -> None:
         """Forgets the oldest calls with a key beyond the number, if so many more come, and the time that the service
@@ -229,13 +234,16 @@ class Executor:
                 )
             return
         session = self._find_session(value.session)
-        if session is not None:
+        if session is not None and not value.session & KEY_BIT:
             result = session.results.get(value.request)
             if result is not None:
                 self._answer_late(result, value)
                 return
             if value.request < session.acknowledged:
                 return
+        elif session is not None and session.exchange == value.request and session.results:
+            self._answer_late(session.results[1], value)
+            return
         values = self._received.setdefault(value.id, [])
         if any(known.group == value.group and known.step == value.step for known in values):
             return
@@ -248,20 +256,27 @@ class Executor:
         """Drops the oldest values of a command that has not come."""
         for session, request in self._received:
             known = self._find_session(session)
-            if known is None or request not in known.pending:
+            is_keyed = known is not None and session & KEY_BIT and known.exchange == request
+            if known is None or (1 if is_keyed else request) not in known.pending:
                 del self._received[(session, request)]
                 return
 
     def _answer_late(self, result: Result, value: Value) -> None:
         """Tells a group that waits for a value of a command which ended here before that there is none."""
         key = (value.session, value.request, result.steps)
-        if value.ended or value.step < result.steps or key in self.owed:
+        if value.ended or value.step < result.steps or key in self.owed or _has_told(result.outcome, result.steps):
             return
-        sentence = f"{RETURNED} {result.steps} yields"
-        if isinstance(result.outcome, Failure):
-            sentence = f"raised {result.outcome.kind}: {result.outcome.text}"
-        ended = Value(value.session, value.request, result.steps, self.group, b"", sentence)
+        ended = Value(value.session, value.request, result.steps, self.group, b"", _describe_end(result))
         self.owed[key] = OwedValue(ended, (value.group,))
+
+    def _owe_end(self, queued: QueuedCommand, step: int, sentence: str) -> None:
+        """Tells the other groups of a command, of which some may wait, that there is no value at a `yield`."""
+        operation = self._operations.get(queued.command.name)
+        others = tuple(group for group in queued.destinations if group != self.group)
+        if others and operation is not None and operation.yields:
+            session, request = queued.command.exchange
+            ended = Value(session, request, step, self.group, b"", sentence)
+            self.owed[(session, request, step)] = OwedValue(ended, others)
 
     # Execution
 
@@ -339,8 +354,9 @@ class Executor:
     def _resume(self, execution: Execution) -> bool:
         """Continues a command that has the values of all groups; False if some are missing."""
         queued, step = execution.queued, execution.step
-        values = {value.group: value for value in self._received.get(queued.command.id, ()) if value.step == step}
-        for value in self._received.get(queued.command.id, ()):
+        received = self._received.get(queued.command.exchange, ())
+        values = {value.group: value for value in received if value.step == step}
+        for value in received:
             if value.ended and value.step <= step and value.group not in values:
                 values[value.group] = value
         if any(group not in values for group in queued.destinations):
@@ -381,9 +397,9 @@ class Executor:
     def _give(self, execution: Execution, data: bytes) -> None:
         """Gives a value to the other groups."""
         command, step = execution.queued.command, execution.step
-        key = (command.session, command.request, step)
-        value = Value(command.session, command.request, step, self.group, data)
-        values = self._received.setdefault(command.id, [])
+        session, request = command.exchange
+        value = Value(session, request, step, self.group, data)
+        values = self._received.setdefault(command.exchange, [])
         known = [one for one in values if one.group == self.group and one.step == step]
         if known and known[0] != value:
             raise ServiceFailedError(
@@ -394,7 +410,7 @@ class Executor:
             values.append(value)
             others = tuple(group for group in execution.queued.destinations if group != self.group)
             if others:
-                self.owed[key] = OwedValue(value, others)
+                self.owed[(session, request, step)] = OwedValue(value, others)
 
     def _end(self, execution: Execution, outcome: Success | Failure) -> None:
         with suppress(Exception):  # of a method that handles its end as if it were an error
@@ -418,8 +434,10 @@ class Executor:
         self.executed += 1
         self.finished_until = queued.position + 1
         self.finished.append((id, request))
+        if _has_told(outcome, steps):
+            self._owe_end(queued, steps, _describe_end(result))
         if self._received:
-            for value in self._received.pop((id, request), ()):
+            for value in self._received.pop(command.exchange, ()):
                 if value.group != self.group:
                     self._answer_late(result, value)
         if self._checks:
@@ -471,7 +489,7 @@ class Executor:
         if execution is None:
             return ""
         command = execution.queued.command
-        given = {v.group for v in self._received.get(command.id, ()) if v.step == execution.step or v.ended}
+        given = {v.group for v in self._received.get(command.exchange, ()) if v.step == execution.step or v.ended}
         missing = [group for group in execution.queued.destinations if group not in given]
         return (
             f"{command.name} at position {execution.queued.position} waits at yield {execution.step} for the values of"
@@ -616,6 +634,18 @@ class Executor:
                 f"{what}, and the state has changed: expected that a command changes state only after its last yield,"
                 f" and a query never (a snapshot that is taken meanwhile would have half of the command)"
             )
+
+
+def _has_told(outcome: Success | Failure, steps: int) -> bool:
+    """Whether a group tells the others at once that it has ended a command, because they may wait for it: it raised, or
+    returned before it gave anything."""
+    return outcome.kind != GroupEndedError.__name__ if isinstance(outcome, Failure) else not steps
+
+
+def _describe_end(result: Result) -> str:
+    if isinstance(result.outcome, Failure):
+        return f"raised {result.outcome.kind}: {result.outcome.text}"
+    return f"{RETURNED} {result.steps} yields"
 
 
 def _encode_value(given: Any) -> bytes:

@@ -47,12 +47,19 @@ class Command(msgspec.Struct, frozen=True, array_like=True, tag=True):
     def id(self) -> CommandId:
         return self.session, self.request
 
+    @property
+    def exchange(self) -> CommandId:
+        """Names what groups give each other for this command. Calls with one key are told apart by their times: a group
+        may execute one that another group takes for a duplicate."""
+        return self.session, self.now_ns if self.session & KEY_BIT else self.request
+
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """What one group gives to the others at one `yield` of a command."""
 
     session: int
     request: int
+    """As `Command.exchange` has them."""
     step: int
     """The number of the `yield`, from 0."""
     group: str
@@ -142,6 +149,8 @@ class SessionState(msgspec.Struct, array_like=True):
     """Requests that are delivered and not finished."""
     finished_ns: int = 0
     """Of a call with a key: the group's time when it was finished."""
+    exchange: int = 0
+    """Of a call with a key: the time that names what groups give each other for it."""
 
     def forget_before(self, request: int) -> None:
         """Forgets the results that the caller has: those below a request."""

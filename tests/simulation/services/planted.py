@@ -354,6 +354,13 @@ class WithoutOwed(LossySnapshot):
     part = "owed"
 
 
+class Silent(Executor):
+    """A mutant: it tells nobody that it ended a command, or takes it for a repeated one."""
+
+    def _owe_end(self, queued: Any, step: int, sentence: str) -> None:
+        pass
+
+
 class Impatient(Executor):
     """A mutant: values are used, and never given to others."""
 

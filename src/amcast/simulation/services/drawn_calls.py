@@ -13,6 +13,9 @@ from amcast.simulation.services.run import Main, SimulatedClient, SimulatedClust
 
 KEYS: Final = tuple(f"key-{number}" for number in range(6))
 WORDS: Final = ("a", "b", "c", "some text")
+CALL_KEYS: Final = tuple(f"call-{number}" for number in range(4))
+KEY_RATE: Final = 0.15
+"""How often a command has a key, which another call may have had: repeated, or used wrongly."""
 CALLS: Final = 5
 """Calls of each client."""
 
@@ -34,10 +37,16 @@ async def call_at_random(stub: Any, description: Description, random: Random) ->
     """Calls a random command or query with random arguments. An exception is a result like any other, unless a rule of
     services is broken."""
     operation = random.choice(list(description.operations.values()))
+    key = None
+    if operation.kind == "command" and random.random() < KEY_RATE:
+        key = random.choice(CALL_KEYS)
     try:
-        await getattr(stub, operation.name)(*draw_arguments(operation, random))
+        await getattr(stub, operation.name)(*draw_arguments(operation, random), call_key=key)
     except CommandError as error:
         if error.kind == UsageError.__name__:
+            raise
+    except UsageError:
+        if key is None:
             raise
 
 

@@ -365,7 +365,7 @@ class ServiceRun(ClientLoad):
     def _record_end(self, pending: SimulatedCall | SimulatedReading, call: Call | Reading) -> None:
         try:
             value: Any = dict(call.make_outcome().by_group)
-        except CommandError as error:
+        except (CommandError, UsageError) as error:
             value = str(error)
         self.history.append({"type": "ok", "process": pending.number, "f": call.operation.name, "value": value})
         self.answered += 1

@@ -34,10 +34,10 @@ value that is not ordered in the other groups. A second message with the same va
 returns before its first `yield`, owes a message that says so to all others, and one that returns after fewer of them
 than another group owes it to that one, when it hears of its value: there `GroupEndedError` is raised at the `yield`.
 
-**Repeated calls.** A call with a key may be delivered in several messages, and a group may execute one that another group
-takes for a repetition: each forgets keys by its own count and time, and a key may be used for two calls with different
-destinations. So values name the message of the call by its time (`Command.exchange`), and a group that does not execute
-a message owes the others what says so.
+**Repeated calls.** A call with a key may be delivered in several messages, and a group may execute one that another
+group takes for a repetition: each forgets keys by its own count and time, and a key may be used for two calls with
+different destinations. So values name the message of the call by its time (`Command.exchange`), and a group that does
+not execute a message owes the others what says so.
 
 **No deadlock.** Groups execute one command after the other. The order of all messages has no cycle, so among the
 unfinished commands there is one that no unfinished command precedes in any of its groups. All its groups have begun it,

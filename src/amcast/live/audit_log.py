@@ -20,7 +20,16 @@ from amcast.live.private_files import open_private
 log = logging.getLogger("amcast.audit")
 
 OPERATOR_ACTIONS: Final = frozenset(
-    {"started", "stopped", "reloaded", "reload failed", "change requested", "members changed", "replacement prepared"}
+    {
+        "started",
+        "stopped",
+        "reloaded",
+        "reload failed",
+        "change requested",
+        "members changed",
+        "replacement prepared",
+        "loss accepted",
+    }
 )
 """Actions that are never left out."""
 MAX_LINES: Final = 200

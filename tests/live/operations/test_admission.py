@@ -126,7 +126,7 @@ def test_older_copy_of_a_folder_is_noticed_and_healed_by_the_group(tmp_path: Pat
 def test_older_copy_with_too_few_members_waits_until_an_operator_accepts_the_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cluster = plain(tmp_path, {"orders": 3}, durability="os")
+    cluster = plain(tmp_path, {"orders": 3}, durability="os", audit="audit")
     accept = ["replace", "--config", str(cluster.file), "--node", "orders/3", "--accept-loss"]
 
     async def main() -> None:
@@ -158,6 +158,7 @@ def test_older_copy_with_too_few_members_waits_until_an_operator_accepts_the_los
 
     run(main(), timeout_s=60)
     assert "what is missing there may be lost" in capsys.readouterr().out
+    assert '"action": "loss accepted", "who": ' in (tmp_path / "audit" / "orders-3.log").read_text()
 
 
 @pytest.mark.slow

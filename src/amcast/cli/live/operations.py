@@ -246,10 +246,15 @@ def replace(
     from amcast.live.operations.replacement import accept_loss, prepare_replacement
 
     cluster = read_cluster(config)
+    configure_audit(node, cluster.audit)
     if accepts_loss:
         kept = accept_loss(cluster, node)
+        record_audit("loss accepted", who=getpass.getuser(), records=kept)
+        close_audit()
         out.print(
             f"{node} will take part with the {kept} records of its data folder; what is missing there may be lost"
+            if kept
+            else f"{node} has no record left: its group must give it its state, and all is lost if no member has it"
         )
         err.print(f"start it: amcast serve --config {config} --node {node}", markup=False)
         return
@@ -259,7 +264,6 @@ def replace(
             " (`amcast protocols`)"
         )
     first = prepare_replacement(cluster, node, client, incarnation)
-    configure_audit(node, cluster.audit)
     record_audit("replacement prepared", who=getpass.getuser(), incarnation=first)
     close_audit()
     out.print(f"{node} will begin incarnation {first} without state, and receive it from its group")

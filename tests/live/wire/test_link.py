@@ -209,18 +209,20 @@ def test_stopping_process_acknowledges_received_frames() -> None:
     run(main())
 
 
-def test_connection_made_in_the_turn_in_which_its_dialling_is_given_up_is_not_used(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("side", ["dialling", "accepting"])
+def test_connection_made_in_the_turn_in_which_it_is_given_up_is_not_used(
+    side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvloop closes such a connection without a word, and raises an error at the next write."""
+    name = "create_connection" if side == "dialling" else "connect_accepted_socket"
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         given_up: list[Connection] = []
-        create = loop.create_connection
+        connect = getattr(loop, name)
 
         async def give_up(*arguments: object, **options: object) -> object:
-            transport, connection = await create(*arguments, **options)  # type: ignore[arg-type]
+            transport, connection = await connect(*arguments, **options)
             if isinstance(connection, Connection) and not given_up:
                 await until(lambda: connection.link is not None)
                 given_up.append(connection)
@@ -230,8 +232,8 @@ def test_connection_made_in_the_turn_in_which_its_dialling_is_given_up_is_not_us
             return transport, connection
 
         async with pair() as (low, high, proxy):
-            link = high.network.links[0]
-            monkeypatch.setattr(loop, "create_connection", give_up)
+            link = high.network.links[0] if side == "dialling" else low.network.links[1]
+            monkeypatch.setattr(loop, name, give_up)
             proxy.cut()
             await until(lambda: bool(given_up))
             while link.connection is given_up[0] or link.connection is None:

@@ -290,6 +290,7 @@ class LocalCluster:
                 return
             if not line:
                 self._children[node].kill()
+                self._record_death(node)
                 code = self._reap(node, 10.0)
                 raise CannotTellError(
                     f"node {node} did not become ready (exit code {code}): {self.last_log_line(node)}"

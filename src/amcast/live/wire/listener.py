@@ -185,13 +185,16 @@ class Listener:
         is_secure = context is not None
         if is_secure:
             self._pending.add(handshake)
+        protocol = self._make_protocol()
+        is_given_up = True
         try:
             await loop.connect_accepted_socket(
-                self._make_protocol,
+                lambda: protocol,
                 handshake.accepted,
                 ssl=context,
                 ssl_handshake_timeout=self._handshake_timeout_s if is_secure else None,
             )
+            is_given_up = False
         except asyncio.CancelledError:
             why = handshake.why or "this process stops"
             # A kind of its own: failed handshakes must not suppress the line that says which limit was reached.
@@ -202,6 +205,9 @@ class Listener:
             warn_rate_limited("handshake", "connection with %s refused: %s", handshake.peername, reason)
             record_audit("refused", address=handshake.peername, reason=reason)
         finally:
+            if is_given_up:
+                # It may have been made in the same turn. Then uvloop closes it, and does not tell.
+                protocol.connection_lost(None)
             self._pending.remove(handshake)
             self._handshakes.discard(handshake)
 

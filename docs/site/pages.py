@@ -22,6 +22,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Operate": ("live.md", "operate.md", "membership.md", "torture.md"),
     "Laboratory": (
         "advise.md", "workloads.md", "search.md", "evidence.md", "spark.md", "reports.md", "reproduction.md",
+        "errata.md",
         "real-time/",
     ),
     "Reference": ("commands/", "api.md", "RESULTS.md", "changelog.md", "contributing.md"),

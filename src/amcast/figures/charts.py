@@ -363,6 +363,40 @@ def draw_heat_map(
         )
 
 
+def draw_winners(
+    frame: ChartFrame, columns: Sequence[str], rows: Sequence[str], cells: Sequence[Sequence[tuple[str, str] | None]]
+) -> Chart:
+    """A map of who is best where: each place has the colour and the name of its winner, and a number; None is empty."""
+    names = sorted({cell[0] for line in cells for cell in line if cell is not None})
+    with style.apply_style():
+        drawing = style.create_figure(WIDTH, 1.15 + 0.42 * len(rows))
+        axes, points = drawing.add_subplot(), PointList()
+        for y, line in enumerate(cells):
+            for x, cell in enumerate(line):
+                if cell is None:
+                    continue
+                name, number = cell
+                colour = style.series_colour(names.index(name))
+                axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, alpha=0.3, linewidth=0))
+                axes.text(x, y, f"{name}\n{number}", ha="center", va="center", fontsize=7, color=style.INK[0])
+                points.add(axes, x, y, f"{rows[y]}, {columns[x]}: {name}, {number}", name)
+        axes.set_xticks(range(len(columns)), style.shorten_labels(columns, 16))
+        axes.set_yticks(range(len(rows)), style.shorten_labels(rows))
+        axes.set_xlim(-0.6, len(columns) - 0.4)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for side in axes.spines.values():
+            side.set_visible(False)
+        axes.set_xlabel(frame.x.label)
+        axes.set_ylabel(frame.y.label)
+        table = [
+            (label, *(None if cell is None else f"{cell[0]} {cell[1]}" for cell in line))
+            for label, line in zip(rows, cells, strict=True)
+        ]
+        return _build_chart(frame, drawing, (frame.y.label or "", *columns), table, points)
+
+
 def _format_axes(axes: Axes, frame: ChartFrame, y: bool = True) -> None:
     for axis, set_scale, set_label, limits in (
         (frame.x, axes.set_xscale, axes.set_xlabel, axes.set_xlim),

@@ -8,9 +8,9 @@ Every client sends its share of the messages, one after the other has been answe
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -32,6 +32,8 @@ from amcast.trace.run_folder import FolderRecorder
 
 MAX_MESSAGES = 100_000
 """Most messages of a comparison: live runs take real time."""
+
+SPANS: Final = ("mean_ms", "p50_ms", "p95_ms")
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,30 @@ class Comparison:
     def agrees(self, within: float) -> bool:
         """Whether the medians of all messages, of local and of global ones differ by at most this share."""
         return all(abs(self.difference("p50_ms", kind)) <= within for kind in self.simulated_kinds)
+
+    def as_dict(self, within: float) -> dict[str, Any]:
+        """The comparison as plain data."""
+        return {
+            "agrees": self.agrees(within),
+            "folder": str(self.folder),
+            "simulated": {kind: asdict(one) for kind, one in self.simulated_kinds.items()},
+            "live": {kind: asdict(one) for kind, one in self.live_kinds.items()},
+            "difference_percent": {
+                kind: {name: round(100 * self.difference(name, kind), 2) for name in SPANS}
+                for kind in self.simulated_kinds
+            },
+        }
+
+    def list_rows(self) -> list[list[object]]:
+        """The lines of a table: kind, what is counted, simulated, live, difference."""
+        rows: list[list[object]] = []
+        for kind, simulated in self.simulated_kinds.items():
+            live = self.live_kinds[kind]
+            rows.append([kind, "messages", simulated.messages, live.messages, None])
+            for name in SPANS:
+                values = [f"{getattr(one, name):.2f}" for one in (simulated, live)]
+                rows.append([None, name, *values, f"{100 * self.difference(name, kind):+.1f} %"])
+        return rows
 
 
 def measure_kinds(run: Run) -> Kinds:

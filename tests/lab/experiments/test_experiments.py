@@ -211,8 +211,32 @@ def test_committed_experiments_are_valid_and_their_tables_belong_to_them() -> No
         table = experiment.folder / "table.csv"
         lines = len(table.read_text().splitlines()) - 1 if table.is_file() else 0
         assert len(rows) == lines, f"{experiment.name}: rows of cells that the experiment has no more"
-        assert experiment.file.claim or "an ablation" in experiment.file.title
+        assert experiment.file.claim or "an ablation" in experiment.file.title or experiment.file.paper == "beyond"
         for one in judge_experiment(experiment, rows):
             assert one.verdict in ("holds", "not run") or one.reason, (
                 f"{experiment.name}: claim {one.number}: no reason"
             )
+
+
+def test_map_of_winners_has_the_least_value_of_every_place(folder: Path) -> None:
+    file = folder / "003-unit" / "experiment.toml"
+    at = EXPERIMENT.index("[[picture]]")
+    picture = """[[picture]]
+title = "winners"
+kind = "winners"
+x = "destinations"
+y = "environment"
+value = "answer_ms_mean"
+label_x = "groups"
+label_y = ""
+"""
+    file.write_text(EXPERIMENT[:at] + picture)
+    rows = [
+        {"protocol": name, "destinations": groups, "environment": "lan", "answer_ms_mean": wait}
+        for name, groups, wait in (("skeen", 1, 2.0), ("ring", 1, 1.0), ("skeen", 2, 2.0), ("ring", 2, 3.0))
+    ]
+    (chart,) = draw_pictures(find_experiment(folder, "003-unit"), rows)
+    assert chart.rows == (("lan", "ring 1", "skeen 2"),)
+    file.write_text(EXPERIMENT[:at] + picture.replace('value = "answer_ms_mean"\n', ""))
+    with pytest.raises(UsageError, match="expected a column with winners alone"):
+        find_experiment(folder, "003-unit")

@@ -129,13 +129,6 @@ SHARED: Final = (
         "",
         "primcast",
     ),
-    Bug(
-        "whitebox-checkpoint-forgets-memory-losses",
-        GROUP,
-        "        self._memory_losses = checkpoint.memory_losses\n",
-        "",
-        "whitebox",
-    ),
 )
 
 PRIMCAST_BUGS: Final = (
@@ -279,20 +272,6 @@ PRIMCAST_BUGS: Final = (
         "",
         "primcast",
     ),
-    Bug(
-        "primcast-record-without-memory-losses",
-        PRIMCAST,
-        "Progress(self._promised, self._clock, self._memory_losses, first, entries, delivered)",
-        "Progress(self._promised, self._clock, self._durable_memory_losses, first, entries, delivered)",
-        "primcast",
-    ),
-    Bug(
-        "primcast-drops-deliveries-that-have-not-left",
-        PRIMCAST,
-        "while recent and first < self._delivered_until and (first < everywhere or len(recent) > keep):",
-        "while recent and (first < everywhere or len(recent) > keep):",
-        "primcast",
-    ),
 )
 
 WHITEBOX_BUGS: Final = (
@@ -399,13 +378,6 @@ WHITEBOX_BUGS: Final = (
         WHITEBOX,
         "stable = sorted(self._member_ranks)[len(self._member_ranks) - self._quorum]",
         "stable = max(self._member_ranks)",
-        "whitebox",
-    ),
-    Bug(
-        "whitebox-drops-deliveries-that-have-not-left",
-        WHITEBOX,
-        "len(self._history) > self._config.keep and self._history_start < self._delivered_until:",
-        "len(self._history) > self._config.keep:",
         "whitebox",
     ),
 )

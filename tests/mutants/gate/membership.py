@@ -42,20 +42,4 @@ BUGS: Final = (
         "        topology = decode",
         "primcast",
     ),
-    Bug(
-        "membership-drops-instances-too-early",
-        "parts.membership.reconfigurable",
-        "            if later.configuration <= self._first_needed or self._have_quorums_reached(\n"
-        "                later.configuration, later.topology\n"
-        "            ):",
-        "            if True:",
-        "primcast",
-    ),
-    Bug(
-        "membership-old-instance-delivers-on",
-        "parts.membership.reconfigurable",
-        "                if instance.start.position + part.position < end:",
-        "                if True:",
-        "primcast",
-    ),
 )

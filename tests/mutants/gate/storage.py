@@ -79,11 +79,4 @@ BUGS: Final = (
         "primcast",
     ),
     Bug("atomic-file-without-sync", ATOMIC, "        file.sync()\n", "", "primcast"),
-    Bug(
-        "client-ids-without-reservation",
-        "storage.client_ids",
-        "            self._write({**self._reserved, first: place + AHEAD})\n",
-        "            self._reserved = {**self._reserved, first: place + AHEAD}\n",
-        "primcast",
-    ),
 )

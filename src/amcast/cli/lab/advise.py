@@ -1,11 +1,11 @@
 """The command `amcast advise`: which protocol, placement and leaders suit a service."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from amcast.cli.output import JsonFlag, SeedOption, out, print_json, print_table, show_progress
+from amcast.cli.output import EXIT_CODES, JsonFlag, SeedOption, err, out, print_json, print_table, show_progress
 from amcast.cli.panels import LABORATORY
 from amcast.kernel.errors import UsageError
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from amcast.lab.advice.advice import Advice, Judged
     from amcast.lab.advice.candidate_run import CandidateRun, RegionLoss, Waits
     from amcast.lab.advice.request import AdviceRequest
+    from amcast.lab.simulated_vs_live import Comparison
+
+LIVE_TOLERANCE: Final = 0.1
+"""How far the medians of a live run of the first candidate may be from the simulated ones, as a share."""
 
 
 def register(app: typer.Typer) -> None:
@@ -49,12 +53,17 @@ def advise(
     messages: Annotated[int, typer.Option("--messages", min=50, max=100_000, help="Messages of each run.")] = 400,
     top: Annotated[int, typer.Option("--top", min=1, help="How many candidates are printed.")] = 10,
     folder: Annotated[Path | None, typer.Option("--out", help="Write the best candidate as a plan file.")] = None,
+    live: Annotated[
+        Path | None, typer.Option("--live", help="Also run the best candidate live, in this new folder.")
+    ] = None,
     seed: SeedOption = 0,
     json: JsonFlag = False,
 ) -> None:
     """Rank protocols, placements of replicas and regions of leaders for your regions and your traffic, by simulation.
 
-    Clients of all regions send at the same rate; what is ranked is how long they wait for their answers.
+    Clients of all regions send at the same rate; what is ranked is how long they wait for their answers. With --live
+    the first candidate is also run on this machine, with the distances imitated inside the links; the exit code is 1 if
+    the medians of its waits differ from the simulated ones by more than 10 %.
 
     Examples: amcast advise --regions eu-west-1,us-east-1,ap-northeast-1 --mix "70% home, 25% home+nearest, 5% all"
     |   amcast advise --trace runs/latest --latencies mine.csv   |   amcast advise --plan mine.toml --survive-region
@@ -83,12 +92,33 @@ def advise(
         advice = rank(request, candidates, messages, seed, by, survive, show)
     if folder is not None:
         _write_plan(folder, advice.best.plan)
+    compared = None if live is None else _run_live(advice.best.plan, live)
     if json:
-        print_json(describe_advice(advice))
-        return
-    _print_advice(advice, top)
-    if folder is not None:
-        out.print(f"the first one is in {folder}: amcast simulate --plan {folder}", markup=False)
+        print_json(describe_advice(advice) | ({} if compared is None else {"live": compared.as_dict(LIVE_TOLERANCE)}))
+    else:
+        _print_advice(advice, top)
+        if folder is not None:
+            out.print(f"the first one is in {folder}: amcast simulate --plan {folder}", markup=False)
+        if compared is not None:
+            _print_live(compared)
+    if compared is not None and not compared.agrees(LIVE_TOLERANCE):
+        raise typer.Exit(EXIT_CODES["violated"])
+
+
+def _run_live(plan: dict[str, Any], folder: Path) -> "Comparison":
+    from amcast.lab.simulated_vs_live import compare_worlds
+    from amcast.simulation.inputs.plan import parse_plan
+
+    if folder.exists():
+        raise UsageError(f"--live {folder}: exists; expected a new folder")
+    return compare_worlds(parse_plan(plan), folder, lambda line: err.print(line, markup=False))
+
+
+def _print_live(compared: "Comparison") -> None:
+    headings = ("messages", "clients wait", "simulated", "live", "difference")
+    print_table(headings, compared.list_rows(), title="the first one, simulated and live")
+    verdict = "agree" if compared.agrees(LIVE_TOLERANCE) else "do not agree"
+    out.print(f"the medians {verdict} within {LIVE_TOLERANCE:.0%}; the live run is in {compared.folder}", markup=False)
 
 
 def _write_plan(file: Path, plan: dict[str, Any]) -> None:

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from amcast.cli.lab.search import parse_seeds
-from amcast.cli.output import EXIT_CODES, JsonFlag, out, print_json, print_table, show_progress
+from amcast.cli.output import EXIT_CODES, JsonFlag, err, out, print_json, print_table, show_progress
 from amcast.cli.panels import LABORATORY
 from amcast.kernel.errors import UsageError
 
@@ -28,7 +30,13 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List the experiments with their last verdicts.")] = False,
     every: Annotated[bool, typer.Option("--all", help="Run all experiments.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Run a reduced grid; the table stays as it is.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Run an experiment's live points instead, beside the simulator.")
+    ] = False,
     page: Annotated[bool, typer.Option("--page", help="Write docs/reproduction.md from the tables.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the same page as one HTML file, pictures inside.")
+    ] = None,
     seed: Annotated[str | None, typer.Option("--seed", help="A seed, or a range A..B, instead of the file's.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Begin no cell after so many minutes.")] = None,
     folder: Annotated[Path, typer.Option("--folder", help="Where the experiments are.")] = Path("experiments"),
@@ -43,13 +51,16 @@ def reproduce(
     """
     from amcast.lab.experiments.experiment import find_experiment, read_experiments
 
-    if sum((listed, every, page, name is not None)) != 1:
-        raise UsageError("expected one of: NAME, --all, --list, --page")
+    if sum((listed, every, page, html is not None, name is not None)) != 1:
+        raise UsageError("expected one of: NAME, --all, --list, --page, --html FILE")
     if listed:
         _list_experiments(folder, json)
         return
-    if page:
-        _write_page(folder, json)
+    if page or html is not None:
+        _write_page(folder, html, json)
+        return
+    if live:
+        _run_live(folder, None if every else str(name), json)
         return
     first, last = (0, -1) if seed is None else parse_seeds(seed)
     seeds = range(first, last + 1)
@@ -89,6 +100,41 @@ def _run(
         for chart in draw_pictures(experiment, rows):
             (experiment.folder / f"{chart.name}.svg").write_text(chart.file, encoding="utf-8")
     return experiment, result, judge_experiment(experiment, rows)
+
+
+def _run_live(folder: Path, name: str | None, json: bool) -> None:
+    """Runs the live points of one experiment, or of all that have some."""
+    from amcast.cli.extras import require_extra
+
+    require_extra("trace")
+    from amcast.lab.experiments.experiment import find_experiment, read_experiments
+    from amcast.lab.experiments.live_points import read_live, run_points
+
+    chosen = list(read_experiments(folder).values()) if name is None else [find_experiment(folder, name)]
+    chosen = [experiment for experiment in chosen if experiment.file.live]
+    if not chosen:
+        raise UsageError(f"{name}: no live points; expected an experiment with [[live]] in its file")
+    results = []
+    with TemporaryDirectory(prefix="amcast-live-") as runs:
+        for experiment in chosen:
+            rows = run_points(experiment, Path(runs), read_live(experiment), lambda line: err.print(line, markup=False))
+            results += [(experiment.name, row) for row in rows]
+    if json:
+        print_json([{"name": one, "difference": round(row.difference, 4), **asdict(row)} for one, row in results])
+        return
+    print_table(
+        ("experiment", "point", "simulated mean", "live mean", "difference"),
+        [
+            (
+                one,
+                ", ".join(f"{path} = {value}" for path, value in row.point.items() if path != "options"),
+                f"{row.simulated['mean_ms']:.1f} ms",
+                f"{row.live['mean_ms']:.1f} ms",
+                f"{row.difference:+.1%}",
+            )
+            for one, row in results
+        ],
+    )
 
 
 def _describe(experiment: "Experiment", result: "TableRun", judged: Sequence["JudgedClaim"]) -> dict[str, Any]:
@@ -173,19 +219,28 @@ def _list_experiments(folder: Path, json: bool) -> None:
     )
 
 
-def _write_page(folder: Path, json: bool) -> None:
+def _write_page(folder: Path, html: Path | None, json: bool) -> None:
+    """Writes docs/reproduction.md, or the same as an HTML file."""
     from amcast.lab.experiments.experiment import read_claims, read_experiments
+    from amcast.lab.experiments.html_page import render_html
+    from amcast.lab.experiments.live_points import read_live
     from amcast.lab.experiments.page import render_page
     from amcast.lab.experiments.table import read_table
     from amcast.lab.experiments.verdicts import judge_all
 
     claims, experiments = read_claims(folder), read_experiments(folder)
     tables = {name: read_table(experiment) for name, experiment in experiments.items()}
+    live = {name: read_live(experiment) for name, experiment in experiments.items()}
     judged = judge_all(claims, experiments, tables)
-    file = folder.parent / "docs" / "reproduction.md"
-    if not file.parent.is_dir():
-        raise UsageError(f"--folder {folder}: no folder {file.parent} beside it; expected the project's")
-    file.write_text(render_page(claims, experiments, judged, tables), encoding="utf-8")
+    docs = folder.parent / "docs"
+    text = render_page(claims, experiments, judged, tables, live)
+    if html is None and not docs.is_dir():
+        raise UsageError(f"--folder {folder}: no folder {docs} beside it; expected the project's")
+    file, text = (docs / "reproduction.md", text) if html is None else (html, render_html(text, docs))
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {file}: cannot be written: {error.strerror}") from None
     if json:
         print_json({"page": str(file), "claims": [one.as_dict() for one in judged]})
     else:

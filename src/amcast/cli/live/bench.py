@@ -1,6 +1,5 @@
 """Commands that measure a live cluster: bench, and compare, which measures it beside the simulator."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -165,29 +164,10 @@ def compare(
         parse_plan(read_plan(plan), str(plan)), _free(folder), lambda line: err.print(line, markup=False)
     )
     agrees = found.agrees(within / 100)
-    fields = ("mean_ms", "p50_ms", "p95_ms")
     if json:
-        print_json(
-            {
-                "agrees": agrees,
-                "folder": str(found.folder),
-                "simulated": {kind: asdict(one) for kind, one in found.simulated_kinds.items()},
-                "live": {kind: asdict(one) for kind, one in found.live_kinds.items()},
-                "difference_percent": {
-                    kind: {name: round(100 * found.difference(name, kind), 2) for name in fields}
-                    for kind in found.simulated_kinds
-                },
-            }
-        )
+        print_json(found.as_dict(within / 100))
     else:
-        rows: list[list[object]] = []
-        for kind, simulated in found.simulated_kinds.items():
-            live = found.live_kinds[kind]
-            rows.append([kind, "messages", simulated.messages, live.messages, None])
-            for name in fields:
-                values = [f"{getattr(one, name):.2f}" for one in (simulated, live)]
-                rows.append([None, name, *values, f"{100 * found.difference(name, kind):+.1f} %"])
-        print_table(["messages", "clients wait", "simulated", "live", "difference"], rows)
+        print_table(["messages", "clients wait", "simulated", "live", "difference"], found.list_rows())
         verdict = "agree" if agrees else "do not agree"
         out.print(f"the medians {verdict} within {within:g} %; the live run is in {found.folder}")
     raise typer.Exit(HOLDS if agrees else VIOLATED)

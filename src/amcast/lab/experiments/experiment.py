@@ -71,15 +71,27 @@ class Picture(Config, frozen=True):
     label_y: str
     series: tuple[str, ...] = ("protocol",)
     """The columns that distinguish lines."""
+    kind: Literal["lines", "bars", "winners"] = "lines"
+    """lines: y over x. bars: one bar per value of x and line. winners: a map of `x` by `y`, which are columns, with the
+    line that has the least of `value` at each place."""
+    value: str = ""
+    """winners: what is compared."""
+    places: tuple[str, ...] = ()
+    """winners: the columns that name a line of the map, in place of `y`."""
     only: dict[str, Any] = field(default_factory=dict)
     """The rows that are shown."""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "winners") != bool(self.value):
+            raise ValueError(f"value = {self.value!r} with kind = {self.kind!r}; expected a column with winners alone")
 
 
 class ExperimentFile(Config, frozen=True):
     """The contents of experiment.toml."""
 
     title: str
-    paper: Literal["000", "001", "002", "003", "004"]
+    paper: Literal["000", "001", "002", "003", "004", "beyond"]
+    """"beyond": what no paper measured."""
     figure: str
     question: str
     setting: str
@@ -95,6 +107,8 @@ class ExperimentFile(Config, frozen=True):
     timeout_s: float = 1800.0
     claim: tuple[ExperimentClaim, ...] = ()
     picture: tuple[Picture, ...] = ()
+    live: tuple[dict[str, Any], ...] = ()
+    """Points that are also run live: dotted path -> value, over the plan without its grid; see `live_points.py`."""
 
 
 @dataclass(frozen=True)

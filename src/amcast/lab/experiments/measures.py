@@ -3,6 +3,7 @@
     answer_ms_mean, _p50, _p90, _p95, _p99    what a client waits for (the plan's `answers`)
     ..._local, ..._global                     the same of messages to one group, to several groups
     ..._REGION                                the same of clients of one region
+    answer_ms_max, answer_gap_ms_max          with faults: the longest wait, and the longest time without any answer
     leader_ms_p50, _p95, follower_ms_...      from multicast to delivery at the processes of a role
     rank1_ms_p50, _p90, _p95, _p99, rank2 ... to the first delivery in the n-th destination group, by rank
     response1_ms_..., response2 ...           to the n-th destination group that delivers
@@ -22,6 +23,7 @@ Messages that are multicast in the first or the last tenth of the time do not co
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import ceil
 from typing import Any, Final, get_type_hints
 
@@ -104,6 +106,10 @@ def _measure_answers(prepared: PreparedRun, recorder: Recorder, sent: Sent, foun
                 spans[view].append(at_ns - since)
     for view, values in sorted(spans.items()):
         summarize("answer_ms", values, found, view)
+    if prepared.plan.faults.events and spans[""]:
+        found["answer_ms_max"] = max(spans[""]) / 1e6
+        times = sorted(int(str(row[1])) for row in recorder.answers)
+        found["answer_gap_ms_max"] = max((late - early for early, late in pairwise(times)), default=0) / 1e6
 
 
 def _measure_deliveries(prepared: PreparedRun, recorder: Recorder, sent: Sent, found: dict[str, float]) -> None:

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from amcast.lab.experiments.experiment import PAPERS, Experiment, ListedClaim
+from amcast.lab.experiments.experiment import PAPERS, Experiment, ExperimentFile, ListedClaim
+from amcast.lab.experiments.live_points import LiveRow
 from amcast.lab.experiments.table import Row
 from amcast.lab.experiments.verdicts import CheckedNumber, JudgedClaim
 
@@ -18,7 +19,12 @@ A check has a direction and a tolerance that were set before it was run: *equal*
 the claim is about, it was corrected, and the setting says so. Comparisons of which the paper prints no number are
 ratios with 1. A claim **holds** if all its checks do, **holds in part** if some do, and **differs** if none does.
 Simulated processes have no CPU cost unless an experiment says so: absolute throughputs of other machines are no
-targets, ratios and shapes are. Experiments were run with one seed unless the table has more.
+targets, ratios and shapes are. Experiments were run with one seed unless the table has more. [Errata](errata.md) shows
+the printed pseudo-code that does not work, as runs to watch.
+
+Live points are clusters of real processes with the distances imitated inside their links, and the same plan simulated.
+The committed ones were run on two cores that other programs kept busy (a load of nine to fourteen), so that every step
+of a live run took some milliseconds longer; rounds of 1.67 ms (A_ng) could not be kept there.
 """
 
 
@@ -27,8 +33,9 @@ def render_page(
     experiments: dict[str, Experiment],
     judged: Sequence[JudgedClaim],
     tables: Mapping[str, Sequence[Row]],
+    live: Mapping[str, Sequence[LiveRow]] | None = None,
 ) -> str:
-    """The whole page."""
+    """The whole page. `live` has the rows of live points, by experiment."""
     counts = Counter(one.verdict for one in judged)
     summary = ", ".join(
         f"{counts[verdict]} {verdict}"
@@ -51,6 +58,7 @@ def render_page(
     lines += ["## Experiments", ""]
     for experiment in experiments.values():
         lines += _render_experiment(experiment, judged, tables.get(experiment.name, ()))
+        lines += _render_live(experiment, (live or {}).get(experiment.name, ()))
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -61,7 +69,7 @@ def _render_experiment(experiment: Experiment, judged: Sequence[JudgedClaim], ro
     lines = [
         f"### {experiment.name}",
         "",
-        f"{file.title}. Paper {file.paper}, {file.figure}. {file.question}",
+        f"{file.title}. {_name_source(file)}. {file.question}",
         "",
         f"Setting: {file.setting}",
         "",
@@ -81,6 +89,30 @@ def _render_experiment(experiment: Experiment, judged: Sequence[JudgedClaim], ro
         lines += [_render_number(one.number, number) for one in own for number in one.numbers]
         lines.append("")
     return lines
+
+
+def _name_source(file: ExperimentFile) -> str:
+    return "Beyond the papers" if file.paper == "beyond" else f"Paper {file.paper}, {file.figure}"
+
+
+def _render_live(experiment: Experiment, rows: Sequence[LiveRow]) -> list[str]:
+    """What clients waited for where points of the experiment were run live."""
+    if not rows:
+        return []
+    lines = [
+        f"Live, with the distances imitated inside the links (`amcast reproduce {experiment.name} --live`): what"
+        " clients waited for, in ms.",
+        "",
+        "| live point | messages | p50, simulated | live | mean, simulated | live | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        fields = (f"{path.rpartition('.')[2]} {value}" for path, value in row.point.items() if path != "options")
+        options = [f"{name} = {value}" for name, value in row.point.get("options", {}).items()]
+        spans = [f"{world[name]:.1f}" for name in ("p50_ms", "mean_ms") for world in (row.simulated, row.live)]
+        point = ", ".join([*fields, *options])
+        lines.append(f"| {point} | {row.messages} | {' | '.join(spans)} | {row.difference:+.0%} |")
+    return [*lines, ""]
 
 
 def _render_number(claim: int, number: CheckedNumber) -> str:

@@ -5,7 +5,17 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from amcast.figures.charts import Axis, Chart, ChartFrame, Curve, draw_curves
+from amcast.figures.charts import (
+    Axis,
+    Chart,
+    ChartFrame,
+    Curve,
+    RangeLine,
+    draw_curves,
+    draw_ranges,
+    draw_winners,
+    format_compact,
+)
 from amcast.lab.experiments.experiment import Experiment, Picture
 from amcast.lab.experiments.table import Row
 
@@ -19,11 +29,55 @@ def draw_pictures(experiment: Experiment, rows: Sequence[Row]) -> list[Chart]:
 
 
 def _draw(name: str, picture: Picture, rows: Sequence[Row]) -> Chart:
+    shown = [row for row in rows if all(row.get(key) == value for key, value in picture.only.items())]
+    draw = {"lines": _draw_lines, "bars": _draw_bars, "winners": _draw_winners}[picture.kind]
+    return draw(name, picture, shown)
+
+
+def _label(picture: Picture, row: Row) -> str:
+    return " ".join(filter(None, (_name(row.get(key)) for key in picture.series)))
+
+
+def _draw_bars(name: str, picture: Picture, rows: Sequence[Row]) -> Chart:
+    """Per line and value of x a mark at the mean of y, with a whisker from the least to the highest of its seeds."""
+    bars: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        if picture.y in row:
+            bars[_label(picture, row), _name(row.get(picture.x))].append(float(row[picture.y]))
+    series = list(dict.fromkeys(label for label, _ in bars))
+    lines = [
+        RangeLine(f"{x} {label}".strip(), [fmean(values)], min(values), max(values), series.index(label), label)
+        for (label, x), values in sorted(bars.items(), key=lambda item: item[0][1])
+    ]
+    frame = ChartFrame(name, picture.title, "", Axis(picture.label_y, zero=True), Axis(picture.label_x))
+    return draw_ranges(frame, [picture.label_y], lines)
+
+
+def _draw_winners(name: str, picture: Picture, rows: Sequence[Row]) -> Chart:
+    """Who has the least of a value, by the values of two columns."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if picture.value in row:
+            line = " ".join(filter(None, (_name(row.get(key)) for key in picture.places or (picture.y,))))
+            place = line, _name(row.get(picture.x))
+            found[place][_label(picture, row)].append(float(row[picture.value]))
+    lines = list(dict.fromkeys(y for y, _ in found))
+    columns = list(dict.fromkeys(x for _, x in found))
+    cells = [[_find_winner(found[y, x]) if (y, x) in found else None for x in columns] for y in lines]
+    frame = ChartFrame(name, picture.title, "", Axis(picture.label_x), Axis(picture.label_y))
+    return draw_winners(frame, columns, lines, cells)
+
+
+def _find_winner(values: dict[str, list[float]]) -> tuple[str, str]:
+    best = min(values, key=lambda label: fmean(values[label]))
+    return best, format_compact(fmean(values[best]))
+
+
+def _draw_lines(name: str, picture: Picture, rows: Sequence[Row]) -> Chart:
     points: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if picture.y in row and picture.x in row and all(row.get(key) == value for key, value in picture.only.items()):
-            label = " ".join(filter(None, (_name(row.get(key)) for key in picture.series)))
-            points[label][float(row[picture.x])].append(float(row[picture.y]))
+        if picture.y in row and picture.x in row:
+            points[_label(picture, row)][float(row[picture.x])].append(float(row[picture.y]))
     lines = []
     for label, values in points.items():
         places = sorted(values)

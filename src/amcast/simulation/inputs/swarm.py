@@ -33,7 +33,7 @@ REAL_TIME_SHARE: Final = 0.15
 TIMEOUTS: Final = {"repair_ns": (20, 40), "retry_ns": (20, 40)}
 """Options of protocols, in message delays: with those of live clusters a healed run would wait for hundreds of
 heartbeats."""
-BATCHES: Final = (1, 3, 64, 64)
+BATCHES: Final = (1, 1, 2, 5, 64)
 """Values of the option `batch`: with the default no short run sends what a member lacks in several pieces."""
 REQUEST_LOSSES: Final = frozenset({"links", "crash", "leave", "recovery", "amnesia", "emptied", "rollback"})
 """Faults that may lose a request on its way. Clients of bare processes send each request once, and so do servers."""

@@ -100,9 +100,11 @@ def replay(
     tell: Tell | None = None,
     node_bodies: NodeBodies = NO_NODES,
     monitoring: Monitoring | None = None,
+    recorder: Recorder | None = None,
 ) -> ReplayResult:
-    """Replays a script and judges it. `tell` is called with one line per action, as it happens."""
-    recorder = Recorder()
+    """Replays a script and judges it. `tell` is called with one line per action, as it happens; `recorder` keeps the
+    run, for a picture of it."""
+    recorder = recorder or Recorder()
     player = Replayer(script, make, recorder, tell, node_bodies, monitoring)
     result = ReplayResult("holds", "")
     result.notes = player.world.note_counts

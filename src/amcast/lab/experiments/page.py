@@ -81,7 +81,9 @@ def _render_experiment(experiment: Experiment, judged: Sequence[JudgedClaim], ro
         else "Not run yet.",
         "",
     ]
-    for number in range(len(file.picture) if rows else 0):
+    for number in range(len(file.picture)):
+        if not rows or not (experiment.folder / f"picture-{number + 1}.svg").is_file():
+            continue  # it is drawn at the end of a run
         lines += [f"![{file.picture[number].title}](../experiments/{experiment.name}/picture-{number + 1}.svg)", ""]
     own = [one for one in judged if one.experiment == experiment.name]
     if own:

@@ -4,6 +4,8 @@ Sessions are independent of each other: a task takes those whose hash falls into
 reads all sequences once. Its memory is that of its part, whatever the length of the trace.
 """
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -18,7 +20,7 @@ from amcast.pipeline.kernels.sessions import SessionIndex, SessionWalk
 from amcast.pipeline.rows.sequences import Sequences, reorder_lists
 from amcast.pipeline.rows.tables import Table, read_multicasts
 
-PART_MESSAGES: Final = 2_000_000
+PART_MESSAGES: Final = 4_000_000
 MAX_REPORTED: Final = 200
 """Suspect sessions that the plain checker judges."""
 PARTS: Final = 1 << 10
@@ -61,25 +63,30 @@ def walk_sessions(
 ) -> tuple[set[int], int, int, dict[int, list[int]]]:
     """(suspect sessions, deliveries judged, sessions, the messages of suspect sessions)."""
     message, session, sequence, lengths, values = _read_session_messages(multicasts, part)
-    owner = np.repeat(np.arange(message.size), lengths)
     numbered = SessionIndex(message, session, sequence)
+    owner = np.repeat(numbered.place_of, lengths)
     suspects: set[int] = set()
     deliveries = 0
-    ranks: dict[int | None, Int64Array] = {}
-    for process, end in ends.items():
-        group = group_of[process]
-        if group not in ranks:
-            expected = np.zeros(numbered.owner_of_key.size, np.bool_)
-            expected[numbered.key[owner[values == group]]] = True
-            ranks[group] = numbered.rank_keys(expected)
-        steps = SessionWalk(numbered, ranks[group])
-        own = read_entries(sequences, plans[process]) if process in plans else sequences.rows(process, 0, end)
-        for rows in own:
-            steps.absorb(rows.messages)
-        deliveries += steps.judged
-        suspects.update(numbered.names[steps.is_wrong].tolist())
+    for group, members in groupby(sorted(ends, key=lambda process: str(group_of[process])), key=group_of.__getitem__):
+        expected = np.zeros(numbered.owner_of_key.size, np.bool_)
+        expected[numbered.key[owner[values == group]]] = True
+        ranks = numbered.rank_keys(expected)
+        for process in members:
+            steps = SessionWalk(numbered, ranks)
+            for messages in _read_messages(sequences, process, ends[process], plans.get(process)):
+                steps.absorb(messages)
+            deliveries += steps.judged
+            suspects.update(numbered.names[steps.is_wrong].tolist())
     listed = {name: message[session == name].tolist() for name in sorted(suspects)[:MAX_REPORTED]}
     return suspects, deliveries, int(np.unique(session).size), listed
+
+
+def _read_messages(sequences: Sequences, process: int, end: int, plan: ChainPlan | None) -> Iterator[Int64Array]:
+    if plan is None:
+        yield from sequences.messages(process, 0, end)
+    else:
+        for rows in read_entries(sequences, plan):
+            yield rows.messages
 
 
 def _read_session_messages(

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from amcast.pipeline.kernels.fingerprints import Int64Array, compile_kernel
+from amcast.pipeline.kernels.fingerprints import Int32Array, Int64Array, compile_kernel
+from amcast.pipeline.kernels.message_index import MessageIndex
 
 
 class SessionIndex:
@@ -23,21 +24,19 @@ class SessionIndex:
         distinct = fresh.copy()
         distinct[1:] |= sequence[1:] != sequence[:-1]
         key, owners = np.cumsum(distinct) - 1, np.cumsum(fresh) - 1
-        by_message = np.argsort(messages[order])
-        self.messages: Int64Array = messages[order][by_message]
-        self.key: Int64Array = key[by_message].astype(np.int64)
+        self.key: Int64Array = key.astype(np.int64)
+        """The key of each message, by its place."""
         self.owner_of_key: Int64Array = owners[distinct].astype(np.int64)
         self.names: Int64Array = session[fresh]
         """The sessions themselves, by owner number."""
+        self._index = MessageIndex(messages[order])
+        self.place_of: NDArray[np.intp] = np.empty(order.size, np.intp)
+        """The places of the given messages."""
+        self.place_of[order] = np.arange(order.size)
 
-    def find_places(self, messages: Int64Array) -> Int64Array:
-        """The places of those messages that belong to the sessions, in order."""
-        if not self.messages.size:
-            return np.zeros(0, np.int64)
-        places = np.searchsorted(self.messages, messages)
-        places[places == self.messages.size] = 0
-        own: Int64Array = places[self.messages[places] == messages]
-        return own
+    def find_places(self, messages: Int64Array) -> Int32Array:
+        """The places of some messages; -1 for those that belong to no session."""
+        return self._index.find(messages)
 
     def rank_keys(self, expected: NDArray[np.bool_]) -> Int64Array:
         """By key: its rank among its session's keys that are addressed to a group; -1 for one that is not."""
@@ -83,6 +82,8 @@ def _walk(places: Any, keys: Any, owner_of_key: Any, ranks: Any, due: Any, first
     judged = 0
     for row in range(places.size):
         place = places[row]
+        if place < 0:
+            continue
         key = keys[place]
         session = owner_of_key[key]
         rank = ranks[key]

@@ -71,6 +71,9 @@ class Sequences(Protocol):
     def rows(self, process: int, low: int, high: int) -> Iterator[DeliveryRows]:
         """Rows that include the positions low .. high - 1, in order; it may include others."""
 
+    def messages(self, process: int, low: int, high: int) -> Iterator[Int64Array]:
+        """The messages of `rows`."""
+
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
         """Exactly the entries at positions low .. high - 1, with their destinations and times of multicast."""
 
@@ -121,6 +124,10 @@ class MemorySequences:
     def rows(self, process: int, low: int, high: int) -> Iterator[DeliveryRows]:
         first, last = self._bounds.get(process, (0, 0))
         yield DeliveryRows(*(column[first:last] for column in self._rows))
+
+    def messages(self, process: int, low: int, high: int) -> Iterator[Int64Array]:
+        for rows in self.rows(process, low, high):
+            yield rows.messages
 
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
         first, last = self._bounds.get(process, (0, 0))
@@ -219,6 +226,10 @@ class FileSequences:
             position, message, at, sent = (to_int64(batch.column(name)) for name in columns[:4])
             yield DeliveryRows(position, message, at, sent, hash_lists(*split_lists(batch.column("destinations"))))
 
+    def messages(self, process: int, low: int, high: int) -> Iterator[Int64Array]:
+        for batch in self._batches(process, low, high, ["message"], 1 << 18):
+            yield to_int64(batch.column("message"))
+
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
         columns = ["position", "message", "destinations", "multicast_ns"]
         for batch in self._batches(process, low, high, columns, 1 << 16):
@@ -282,6 +293,10 @@ class ValidSequences:
             keep = ~np.isin(rows.positions, dropped)
             positions, *others = (column[keep] for column in rows)
             yield DeliveryRows(positions - np.searchsorted(dropped, positions), *others)
+
+    def messages(self, process: int, low: int, high: int) -> Iterator[Int64Array]:
+        for rows in self.rows(process, low, high):
+            yield rows.messages
 
     def entries(self, process: int, low: int, high: int) -> Iterator[Entries]:
         dropped = self._dropped_positions(process)

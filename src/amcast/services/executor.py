@@ -434,7 +434,7 @@ class Executor:
         self.executed += 1
         self.finished_until = queued.position + 1
         self.finished.append((id, request))
-        if _has_told(outcome, steps):
+        if len(queued.destinations) > 1 and _has_told(outcome, steps):
             self._owe_end(queued, steps, _describe_end(result))
         if self._received:
             for value in self._received.pop(command.exchange, ()):

@@ -1,6 +1,7 @@
 """Reads without ordering in live clusters: what each consistency promises, and when it is refused."""
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from amcast.live.config.cluster import Cluster, read_cluster
 from amcast.live.operations.local_cluster import LocalCluster, format_local_config
 from amcast.live.server.replica import Replica
 from amcast.services.declaration import At, Key, Service, command, query
-from amcast.services.errors import ReadRefusedError
+from amcast.services.errors import OutcomeUnknownError, ReadRefusedError
 from tests.live.cluster import run
 
 pytestmark = pytest.mark.live
@@ -116,6 +117,28 @@ def test_a_replica_without_majority_refuses_what_it_cannot_promise(tmp_path: Pat
                 ReadRefusedError, match=r"its state is up to .* s old, and no majority of its group answ"
             ):
                 await counter.read(name, consistency="stale", max_age_s=0.001, timeout_s=40)
+
+    run(main(), 60)
+
+
+def test_a_replica_whose_leader_is_gone_still_answers_what_it_can(tmp_path: Path) -> None:
+    """Without a majority there is no other leader: replicas go on naming the one that does not answer."""
+    cluster = make_cluster(tmp_path, {"north": 3}, durability="memory")
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            replicas: dict[str, Replica] = {}
+            for name in cluster.nodes():
+                replicas[name] = await stack.enter_async_context(run_service(cluster, name, Counter))
+            client = await stack.enter_async_context(connect(cluster))
+            await client.service(Counter).add("x")
+            await replicas["north/1"].close()
+            await replicas["north/2"].close()
+            assert (await client.service(Counter).read("x", consistency="group", timeout_s=20)).value == 1
+            begin = time.monotonic()
+            with pytest.raises(OutcomeUnknownError, match="within 3 s"):
+                await client.service(Counter).read("x", timeout_s=3)
+            assert time.monotonic() - begin < 4, "all that it tries counts"
 
     run(main(), 60)
 

@@ -90,6 +90,9 @@ class ResultStream:
         self._watched: dict[tuple[int, bytes], WatchCall] = {}
         """By session of a key and digest of the call: calls that have no result."""
         self._preferred: ProcessId | None = None
+        """The leader, if a replica has named it."""
+        self._lost: ProcessId | None = None
+        """A leader that did not answer: a replica that names it is as good as any."""
         self._call: RpcCall | None = None
         self._ready: RpcCall | None = None
         """The connection, once the replica has answered on it: it takes further requests from then on."""
@@ -111,8 +114,9 @@ class ResultStream:
         turn = 0
         while True:
             members = list(self._list_members(self._group))
-            if self._preferred in members:
-                self.source, self._preferred = self._preferred, None
+            leader, self._preferred = self._preferred, None
+            if leader in members:
+                self.source = leader
             else:
                 self.source = members[turn % len(members)]
                 turn += 1
@@ -120,6 +124,7 @@ class ResultStream:
                 self._call = await self._rpc.call(self.source, self._request)
                 await self._read(self._call)
             except NoAnswerError as error:
+                self._lost = self._lost if leader is None else leader
                 self.refusal = str(error)
                 if self.refusal.endswith(SAME_CLASS):
                     self._differing.add(self.source)
@@ -145,9 +150,9 @@ class ResultStream:
                 future = self._answers.pop(reply.answer.number, None)
                 if future is not None and not future.done():
                     future.set_result(reply.answer)
-            elif isinstance(reply, ServiceLeader) and reply.leader != self.source:
+            elif isinstance(reply, ServiceLeader) and reply.leader not in (self.source, self._lost):
                 if not followed and reply.leader in self._list_members(self._group):
-                    self._preferred = reply.leader
+                    self._preferred, self._lost = reply.leader, None
                     return
             elif isinstance(reply, ServiceLeader):
                 followed = True
@@ -239,14 +244,15 @@ class ServiceStub:
             **named: Any,
         ) -> Outcome:
             self._client.check_call(name)
+            end = asyncio.get_running_loop().time() + timeout_s
             if call_key is not None:
-                return await self._call(name, arguments, named, timeout_s, groups, call_key)
+                return await self._call(name, arguments, named, timeout_s, end, groups, call_key)
             reading = self._session.make_reading(name, arguments, named, consistency, max_age_s, groups)
             if reading is not None and (consistency == "group" or self._ordering.isdisjoint(reading.destinations)):
                 outcome = await self._read(reading, consistency, timeout_s)
                 if outcome is not None:
                     return outcome
-            return await self._call(name, arguments, named, timeout_s, groups)
+            return await self._call(name, arguments, named, timeout_s, end, groups)
 
         return call
 
@@ -319,15 +325,17 @@ class ServiceStub:
         arguments: Sequence[Any],
         named: dict[str, Any],
         timeout_s: float,
+        end: float,
         groups: Sequence[str] | None,
         key: str | None = None,
     ) -> Outcome:
-        await self._wait_for_room(name, timeout_s)
+        """Calls, and waits until a time of the event loop: so long after the call was made."""
+        await self._wait_for_room(name, timeout_s, end)
         call = self._session.make(name, arguments, named, time.time_ns(), groups, key)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._calls.setdefault(call.command.id, []).append((call, done))
         try:
-            await self._check_class(call, timeout_s)
+            await self._check_class(call, end)
             receipt = await self._client.post(call.destinations, call.payload)
         except BaseException:
             self._forget(call)  # it was never sent
@@ -337,7 +345,7 @@ class ServiceStub:
             if key is not None:
                 stream.watch(call)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(end):
                 await receipt
                 while not done.done():
                     await asyncio.wait((done,), timeout=SILENCE_S)
@@ -349,22 +357,22 @@ class ServiceStub:
             raise OutcomeUnknownError(self._describe_unanswered(call, timeout_s, receipt.done())) from None
         return call.make_outcome()
 
-    async def _check_class(self, call: Call, timeout_s: float) -> None:
+    async def _check_class(self, call: Call, end: float) -> None:
         """Refuses a call of another class than that of the replicas, before anything is ordered. A group that does not
         answer soon is not waited for: its replicas refuse the command."""
         streams = [self._follow(self._ids[group]) for group in call.destinations]
         for stream in streams:
             if not stream.checked.is_set():
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(min(timeout_s, SILENCE_S)):
+                    async with asyncio.timeout_at(min(end, asyncio.get_running_loop().time() + SILENCE_S)):
                         await stream.checked.wait()
             if stream.difference:
                 raise UsageError(f"{call.operation.name}: {stream.difference}")
 
-    async def _wait_for_room(self, name: str, timeout_s: float) -> None:
+    async def _wait_for_room(self, name: str, timeout_s: float, end: float) -> None:
         """Waits while the session has as many open calls as it may: this is the backpressure."""
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(end):
                 while not self._session.has_room:
                     self._room.clear()
                     await self._room.wait()

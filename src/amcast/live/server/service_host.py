@@ -6,13 +6,14 @@
 The executor (`services/executor.py`) decides everything; this module connects it. Values that other groups wait for are
 multicast by the leader at once, and by every other replica if they are still owed after RESEND_S: the leader may have
 died before it sent them, and a second message with the same value changes nothing. When the other groups have ordered a
-value, it is multicast to the own group as well: then no replica owes it any more.
+value, it is multicast to the own group as well, with others in one batch: then no replica owes it any more.
 """
 
 import asyncio
 import logging
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -41,6 +42,8 @@ log = logging.getLogger("amcast.live")
 
 RESEND_S: Final = 1.0
 """After so long a replica that does not lead multicasts a value that is still owed."""
+MARK_S: Final = 0.1
+"""How often the own group is told of the values that the others have: nobody waits for that."""
 RECONNECT_S: Final = 0.5
 FORKED_BYTES: Final = 4 * MIB
 """A state of this size is taken from a copy of the process: encoding it would hold up the event loop."""
@@ -88,30 +91,40 @@ class ResultQueue:
     def __init__(self, host: "ServiceHost", session: int) -> None:
         self._host = host
         self._session = session
-        self._read: set[int] = set()
-        self.changed = asyncio.Event()
+        self._waiting: deque[int] = deque()
+        """Requests whose results were not read, in the order of execution."""
+        self._changed = asyncio.Event()
+        self.begin()
+
+    def begin(self) -> None:
+        """Has all results that are kept read, again or for the first time."""
+        self._waiting = deque(result.request for result in self._host.executor.results_of(self._session))
+        self._changed.set()
+
+    def add(self, request: int) -> None:
+        """A request has its result now."""
+        self._waiting.append(request)
+        self._changed.set()
 
     async def read(self, timeout_s: float) -> list[Result]:
         """The results that were not read before; waits for the next one, or for so long."""
         results = self._take()
         if not results:
-            self.changed.clear()
+            self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
-                    await self.changed.wait()
+                    await self._changed.wait()
             results = self._take()
         return results
 
     def _take(self) -> list[Result]:
-        kept = self._host.executor.results_of(self._session)
-        self._read.intersection_update([result.request for result in kept])
         results: list[Result] = []
         size = 0
-        for result in kept:
-            if result.request not in self._read and size <= REPLY_BYTES:
+        while self._waiting and size <= REPLY_BYTES:
+            result = self._host.executor.result(self._session, self._waiting.popleft())
+            if result is not None:
                 size += _size_of(result)
                 results.append(result)
-        self._read.update(result.request for result in results)
         return results
 
     def close(self) -> None:
@@ -160,7 +173,7 @@ class ServiceHost:
             raise
         for session, request in executor.finished:
             for follower in self._followers.get(session, ()):
-                follower.changed.set()
+                follower.add(request)
             if session & KEY_BIT:
                 self._give_keyed(session, request)
         executor.finished.clear()
@@ -218,7 +231,7 @@ class ServiceHost:
         self.executor.finished.clear()
         for followers in self._followers.values():
             for follower in followers:
-                follower.changed.set()
+                follower.begin()
         for session in list(self._watchers):
             self._give_keyed(session, 1)
         self._reads.reach(position)
@@ -394,6 +407,7 @@ class ServiceHost:
         payload, value = encode_payload(owed.value), owed.value
         try:
             await (await client.post(owed.destinations, payload))
+            await asyncio.sleep(MARK_S - asyncio.get_running_loop().time() % MARK_S)  # those of all values at once
             if (value.session, value.request, value.step) in self.executor.owed:
                 await client.post((value.group,), payload)
         except CannotTellError:

@@ -137,6 +137,7 @@ class Simulation:
     def run(self, progress: Callable[[int, int], None] | None = None) -> RunSummary:
         """Runs to the end. `progress` is called now and then with multicasts done, and their total."""
         self._plan_faults()
+        self._set_clocks()
         self._watch_progress()
         until = self.setup.until_ns or 2**62
         try:
@@ -194,6 +195,13 @@ class Simulation:
                 self.scheduler.schedule(self.world.now + 20 * self._scale_ns, report)
 
         self.scheduler.schedule(0, report)
+
+    def _set_clocks(self) -> None:
+        """Draws the constant offset of every clock."""
+        most = self.setup.network.clock_offset_ns
+        random = make_stream(self.setup.seed, "clocks")
+        for process in self.setup.topology.processes if most else ():
+            self.world.skews[process] = (random.randint(-most, most), 0.0)
 
     def _plan_faults(self) -> None:
         plan = self.setup.faults

@@ -117,6 +117,17 @@ def test_counted_work_takes_cpu_time() -> None:
     assert stage.run().scheduler._busy[1] == 5 * MS + 3 * (MS + 4 * 2 * MS)
 
 
+def test_second_thread_sends_while_the_first_handles_packets() -> None:
+    def echo(puppet: Puppet, event: Event) -> None:
+        once(puppet, event)
+        if puppet.me == 1 and not isinstance(event, Started):
+            puppet.send(0, Number(9))
+
+    scheduler = Stage(echo, delay_ns=5 * MS, cpu_ns=MS, cpu_send_ns=MS, io_thread=True).run().scheduler
+    assert scheduler._busy[1] == 5 * MS + 3 * MS
+    assert scheduler._io_busy[1] == 5 * MS + MS + 3 * MS
+
+
 def test_busy_process_handles_queued_packets_in_one_step() -> None:
     stage = Stage(ticking(6), cpu_ns=3 * MS, burst=True).run()
     assert numbers(stage.log, 1, 0) == list(range(6))

@@ -104,6 +104,9 @@ class ExperimentFile(Config, frozen=True):
     """Whether bytes and packets are measured."""
     lone: bool = False
     """Whether a cell is one lone multicast in a world of unit delays instead of a simulated run."""
+    saturate: str = ""
+    """The field of a plan that is doubled until clients wait twice as long; see `saturation.py`. Empty: each cell is
+    one run."""
     timeout_s: float = 1800.0
     claim: tuple[ExperimentClaim, ...] = ()
     picture: tuple[Picture, ...] = ()

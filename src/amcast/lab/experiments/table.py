@@ -12,11 +12,13 @@ from typing import Any, Final
 from amcast.kernel.errors import UsageError
 from amcast.lab.experiments.experiment import Experiment
 from amcast.lab.experiments.measures import measure_lone_cell, run_measured_cell
+from amcast.lab.experiments.saturation import find_saturation
 from amcast.pipeline.sweep.grid import SweepCell
 from amcast.pipeline.sweep.worker import run_isolated
 
 Row = dict[str, Any]
 FIXED: Final = ("cell", "seed", "seconds")
+MEASURE_PARTS: Final = ("_ms_", "_per_", "overhead_", "delays", "packets", "saturation_")
 MEASURES: Final = ("end", "multicasts", "clean_share")
 
 
@@ -87,7 +89,10 @@ def format_table(rows: Sequence[Row]) -> str:
 
 
 def _is_measure(name: str) -> bool:
-    return any(part in name for part in ("_ms_", "_per_", "overhead_", "delays", "packets")) or name in MEASURES
+    return (
+        any(part in name for part in ("_ms_", "_per_", "overhead_", "delays", "packets", "saturation_"))
+        or name in MEASURES
+    )
 
 
 def _format(value: Any) -> str:
@@ -113,10 +118,15 @@ def run_cells(
     by_cell = {row["cell"]: row for row in known}
     left = [cell for cell in cells if cell.id not in by_cell]
     columns = name_columns(experiment.make_grid(False).paths)
-    packets, is_lone = experiment.file.packets, experiment.file.lone
+    file = experiment.file
+
+    def measure(plan: dict[str, Any]) -> dict[str, Any]:
+        return run_measured_cell(plan, file.packets)
 
     def work(plan: dict[str, Any]) -> dict[str, Any]:
-        return measure_lone_cell(plan) if is_lone else run_measured_cell(plan, packets)
+        if file.lone:
+            return measure_lone_cell(plan)
+        return find_saturation(plan, file.saturate, measure) if file.saturate else measure(plan)
 
     result = TableRun([])
     outcomes = run_isolated(work, [cell.plan for cell in left], experiment.file.timeout_s)

@@ -16,6 +16,10 @@ from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
 
 MAX_DELAY_NS = 3600 * 1000 * MILLISECOND
+DURATIONS = (
+    "delay_ns", "self_ns", "retransmit_ns", "cpu_ns", "cpu_send_ns", "cpu_work_ns", "disk_ns", "clock_offset_ns",
+)  # fmt: skip
+"""Fields that are checked as times."""
 
 
 class NetworkConfig(Config, frozen=True):
@@ -51,16 +55,34 @@ class NetworkConfig(Config, frozen=True):
     cpu_work_ns: int = 0
     """Time for each unit of work that a protocol counts beside its packets (`Process.work`): FlexCast counts the
     vertices and links of its history that it visits."""
+    cpu_clients: bool = True
+    """Whether clients need CPU time, too; False: only servers do."""
+    io_thread: bool = False
+    """A second thread of every process sends, and reads the bytes of packets (cpu_send_ns, cpu_byte_ns), while the
+    first one handles them (cpu_ns, cpu_work_ns)."""
     burst: bool = False
     """A busy process handles all queued packets in one step, as a live host does."""
     disk_ns: int = 0
     """Time to make records durable."""
+    clock_offset_ns: int = 0
+    """The clock of every process is off by a constant, drawn uniformly up to so much either way, until it restarts."""
 
     def __post_init__(self) -> None:
-        for name in ("delay_ns", "self_ns", "retransmit_ns", "cpu_ns", "cpu_send_ns", "cpu_work_ns", "disk_ns"):
+        for name in (
+            "delay_ns",
+            "self_ns",
+            "retransmit_ns",
+            "cpu_ns",
+            "cpu_send_ns",
+            "cpu_work_ns",
+            "disk_ns",
+            "clock_offset_ns",
+        ):
             value = getattr(self, name)
             if not 0 <= value <= MAX_DELAY_NS:
                 raise ValueError(f"{name} = {value}; expected 0 to {MAX_DELAY_NS} (an hour)")
+        if self.io_thread and self.burst:
+            raise ValueError("io_thread = true with burst = true; expected one of them")
         if not 0 <= self.cpu_byte_ns <= MAX_DELAY_NS:
             raise ValueError(f"cpu_byte_ns = {self.cpu_byte_ns}; expected 0 to {MAX_DELAY_NS} (an hour)")
         for name in ("loss", "duplication"):

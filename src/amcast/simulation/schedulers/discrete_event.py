@@ -50,6 +50,8 @@ class DiscreteEventScheduler:
         again."""
         self._busy: dict[ProcessId, int] = {}
         """By process: when its CPU is free."""
+        self._io_busy: dict[ProcessId, int] = {}
+        """By process: when its thread for sending and reading is free, if it has one."""
         self._inbox: dict[ProcessId, list[tuple[int, Envelope]]] = {}
         """Burst mode: packets that wait for a busy process."""
         self._paused_entries: dict[ProcessId, list[tuple[int, Any]]] = {}
@@ -289,13 +291,30 @@ class DiscreteEventScheduler:
         elif self.network.config.burst:
             self._queue(target, packet)
         else:
-            done = max(self.world.now, self._busy.get(target, 0)) + self._cost(target, envelope[4])
+            read = self._read(target, envelope[4])
+            done = max(read, self._busy.get(target, 0)) + self._cost(target, envelope[4])
             self._busy[target] = done
             self._calendar.add(done, (HANDLE, packet))
 
-    def _cost(self, process: ProcessId, size: int) -> int:
+    def _read(self, process: ProcessId, size: int) -> int:
+        """When a packet that arrives now has been read: at once, unless a second thread does it."""
         config = self.network.config
-        return config.cpu_ns + self.slow.get(process, 0) + (round(size * config.cpu_byte_ns) if size else 0)
+        if not config.io_thread or self._is_free(process):
+            return self.world.now
+        start = max(self.world.now, self._io_busy.get(process, 0))
+        done = self._io_busy[process] = start + round(size * config.cpu_byte_ns)
+        return done
+
+    def _is_free(self, process: ProcessId) -> bool:
+        """Whether a process needs no CPU time."""
+        return not self.network.config.cpu_clients and self.world.topology.group_of(process) is None
+
+    def _cost(self, process: ProcessId, size: int) -> int:
+        config, slow = self.network.config, self.slow.get(process, 0)
+        if self._is_free(process):
+            return slow
+        read = 0 if config.io_thread else round(size * config.cpu_byte_ns)
+        return config.cpu_ns + slow + read
 
     def _handle(self, number: int, envelope: Envelope) -> None:
         target = envelope[1]
@@ -332,12 +351,14 @@ class DiscreteEventScheduler:
     def _charge(self, process: ProcessId, sent_before: int, work_before: int) -> None:
         """Charges what a process sent and worked."""
         config = self.network.config
-        if not (config.cpu_send_ns or config.cpu_work_ns):
+        if not (config.cpu_send_ns or config.cpu_work_ns) or self._is_free(process):
             return
-        sent = self.world.packets - sent_before
-        work = max(0, self._work_of(process) - work_before)
-        free = max(self._busy.get(process, 0), self.world.now)
-        self._busy[process] = free + sent * config.cpu_send_ns + work * config.cpu_work_ns
+        sending = (self.world.packets - sent_before) * config.cpu_send_ns
+        work = max(0, self._work_of(process) - work_before) * config.cpu_work_ns
+        sender = self._io_busy if config.io_thread else self._busy
+        for threads, cost in ((sender, sending), (self._busy, work)):
+            if cost:
+                threads[process] = max(threads.get(process, 0), self.world.now) + cost
 
     # Faults that end
 

@@ -28,3 +28,16 @@ def test_crash_that_a_protocol_does_not_claim_is_judged_by_safety_alone(
     found = json.loads(capsys.readouterr().out)
     assert found["story"] is None, found["story"]
     assert found["patterns_exhausted"] == 3
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_change_of_leaders_is_explored_in_parts(workers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A search forgets what led to a state, and must not accuse a new leader of ignoring promises that it has heard."""
+    scope = ("--groups", "1", "--replicas", "3", "--messages", "1", "--suggestions", "1", "--max-states", "4000")
+    run(["explore", "--protocol", "whitebox", *scope, "--workers", workers, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["story"] is None, found["story"]
+    assert found["parts"] > 1
+    assert found["symmetries"] == 2
+    assert found["goals"]["epoch"], "some process led a new epoch"
+    assert found["verdict"] == "unknown", "there are more states"

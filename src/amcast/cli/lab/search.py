@@ -2,11 +2,17 @@
 
 import os
 import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from amcast.cli.data.pipeline import MasterOption
+from amcast.cli.extras import require_extra
 from amcast.cli.lab.plan_options import (
     ClientsOption,
     DestinationsOption,
@@ -31,7 +37,14 @@ from amcast.cli.lab.service_search import (
 from amcast.cli.output import EXIT_CODES, JsonFlag, colour_verdict, err, out, print_json, show_progress
 from amcast.cli.panels import SEARCH
 from amcast.kernel.errors import UsageError
-from amcast.lab.exhaustive_search import SearchResult, list_audits, list_patterns, search_patterns
+from amcast.lab.exhaustive_search import (
+    PartOfSearch,
+    RunCalls,
+    SearchResult,
+    list_audits,
+    list_patterns,
+    search_patterns,
+)
 from amcast.lab.failure_scripts import make_script, prepare_script
 from amcast.lab.fuzz_campaign import Campaigner, FixedRuns, SwarmRuns, run_campaign, run_feedback_campaign
 from amcast.lab.protocol_lookup import find_protocol
@@ -40,7 +53,7 @@ from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.schedulers.fuzz import FuzzOutcome
 from amcast.simulation.schedulers.replay import narrate
 from amcast.simulation.schedulers.replay import replay as play
-from amcast.simulation.schedulers.scope import Budget
+from amcast.simulation.schedulers.scope import Budget, Exploration
 from amcast.simulation.schedulers.script import Script, read_script
 from amcast.simulation.schedulers.shrink import shrink as make_small
 
@@ -250,7 +263,11 @@ def explore(
         str | None, typer.Option(help="fifo, reordering or raw; the weakest claimed if not given.")
     ] = None,
     order: OrderOption = None,
-    full: Annotated[bool, typer.Option("--full", help="Without partial-order reduction.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Every state and every move, nothing reduced.")] = False,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Processes that search parts of a scope side by side.")
+    ] = 1,
+    master: MasterOption = None,
     script: ScriptOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -261,7 +278,13 @@ def explore(
 
     Examples: amcast explore -p skeen   |   amcast explore -p skeen --groups 3 --destinations 0,1/1,2/0,2
 
+    States that differ in the names of replicas or clients alone are one, and moves that commute are tried in one order
+    (docs/search.md). A budget of crashes and suggestions is split into parts. With --workers or Spark
+    (--master) they are searched side by side, and each may reach --max-states.
+
     Example, real-time order: amcast explore -p flexcast --order real-time --messages 3
+
+    Example, a change of leaders: amcast explore -p primcast --groups 1 --replicas 3 --messages 1 --suggestions 1
     """
     audits = order == "real-time"
     if audits and messages < 2:
@@ -279,8 +302,8 @@ def explore(
     budget = Budget(timers, crashes, recoveries, drops, 0, renewals, suggestions)
     every = (list_audits if audits else list_patterns)(prepared.topology.groups, messages)
     chosen = [_parse_pattern(destinations, prepared, messages)] if destinations else list(every)
-    with show_progress("states", max_states) as show:
-        found = search_patterns(prepared, chosen, budget, max_states, not full, show, most_each, audits)
+    with show_progress("states", max_states) as show, _open_runner(workers, master) as run_calls:
+        found = search_patterns(prepared, chosen, budget, max_states, not full, show, most_each, audits, run_calls)
     data = _describe_search(prepared, found)
     if found.counterexample is not None:
         case = found.counterexample
@@ -292,6 +315,31 @@ def explore(
     else:
         _print_explored(prepared, found, data)
     raise typer.Exit(EXIT_CODES[found.verdict])
+
+
+@contextmanager
+def _open_runner(workers: int, master: str | None) -> Iterator[RunCalls | None]:
+    """Opens what searches parts elsewhere: worker processes, Spark, or (None) nothing."""
+    if master is not None:
+        require_extra("spark")
+        from amcast.pipeline.spark.session import open_session
+        from amcast.pipeline.spark.tasks import make_spark_runner
+
+        with open_session(master, brief=True) as spark:
+            yield make_spark_runner(spark)
+    elif workers > 1:
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            try:
+                yield lambda calls: pool.map(_make_call, calls)
+            finally:
+                pool.shutdown(cancel_futures=True)
+    else:
+        yield None
+
+
+def _make_call(call: tuple[Callable[[PartOfSearch], Exploration], tuple[PartOfSearch]]) -> Exploration:
+    function, arguments = call
+    return function(*arguments)
 
 
 def _parse_pattern(text: str, prepared: PreparedRun, messages: int) -> tuple[tuple[int, ...], ...]:
@@ -320,6 +368,13 @@ def _describe_search(prepared: PreparedRun, found: SearchResult) -> dict[str, An
         "goals": found.goals,
         "limits": found.limits,
         "terminal_states_with_timers_left": found.unspent,
+        "parts": found.parts,
+        "parts_that_are_symmetric_to_others": found.mapped_parts,
+        "symmetries": found.symmetries,
+        "states_where_some_moves_stood_for_all": found.chosen_states,
+        "states_expanded_again": found.expanded_again,
+        "steps_of_single_processes": found.steps,
+        "probability_of_omission": found.omission,
         "failed_pattern": found.failed,
         "story": found.counterexample.story if found.counterexample else None,
         "steps": len(found.counterexample.script) if found.counterexample else None,
@@ -332,6 +387,13 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
         f" {found.chosen} patterns exhausted ({found.share:.1%}), {found.states} states, {found.transitions}"
         f" transitions, {found.deepest} steps deep, {found.endings} different endings"
     )
+    reduction = f"{found.chosen_states} states tried some moves for all, {found.expanded_again} of them again with more"
+    mapped = f", {found.mapped_parts} more are symmetric to these" if found.mapped_parts else ""
+    out.print(
+        f"{found.parts} parts{mapped}; {found.symmetries} symmetries; {reduction};"
+        f" a state was overlooked with a probability of at most {found.omission:.0e}",
+        highlight=False,
+    )
     shown = found.limits if len(found.limits) <= 5 else [*found.limits[:4], found.limits[-1]]
     for limit in shown:
         out.print(limit, markup=False)
@@ -340,7 +402,7 @@ def _print_explored(prepared: PreparedRun, found: SearchResult, data: dict[str, 
     for goal in found.missed_goals:
         out.print(f"goal {goal!r} was never reached: this scope is too small to trust")
     if found.counterexample is not None:
-        out.print(f"{found.counterexample.status}, shortest way, {data['steps']} steps:", markup=False)
+        out.print(f"{found.counterexample.status} after {data['steps']} steps:", markup=False)
         kept = read_script(data["script"])
         judged = make_judge(prepared, 0)
         for line in narrate(

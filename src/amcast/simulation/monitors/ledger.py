@@ -540,7 +540,7 @@ class Ledger(Listener):
                 f"begins ballot {ballot} of {domain.name} with clock {clock}; its majority had passed {passed} before"
             )
             self._break(source, "ballot's clock", sentence)
-        if ballot in ledger.started or ballot == 0:
+        if ballot in ledger.started or ballot == 0 or self._is_partial:
             return
         ledger.started.add(ballot)
         if not ledger.reports.justify_state(ballot, length, clock, entries):

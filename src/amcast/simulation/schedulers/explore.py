@@ -1,417 +1,227 @@
-"""The exhaustive scheduler: every action that can happen in a small scope, shortest paths first.
+"""The exhaustive scheduler: every action that can happen in a small scope.
 
-A scope is a topology, a few messages and a budget of faults. The search goes breadth-first from state to state, so the
-path to the first violation is a shortest one. Three properties are checked:
+A scope is a topology, a few messages and a budget of faults. The search goes breadth-first from state to state. Three
+properties are checked:
 
     always      no state breaks the order (a predicate that is passed in), and no process takes a forbidden step;
     sometimes   the notes that a trustworthy search must see were seen;
     eventually  wherever only faults can happen, every due delivery has happened, after a fair ending if need be.
 
-Steps of different processes commute: the resulting state is the same in either order. Sleep sets (Godefroid) skip the
-other order: every state is still visited, at the same depth, but most paths to it are not tried. A limit that is
+What need not be seen twice is left out (docs/search.md#exhaustive-search): states that differ in the names of replicas
+and clients alone (`exploration/symmetry.py`), and other moves where one commutes with all that could come before it
+(`exploration/commutation.py`). Both are checked while the search goes on. A broken order stays broken in all states
+that follow, and endings are never left out; but a path that is found may be longer than the shortest. A limit that is
 reached makes the verdict unknown, never "holds". A counterexample is replayed in a world that uses no snapshots.
+
+Only digests of 64 bits are kept of the states that were seen: `Exploration.omission` bounds the probability that one
+was taken for another.
 """
 
+import gc
+from array import array
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from dataclasses import replace
+from typing import Final
 
-from amcast.kernel.effects import Persist
-from amcast.kernel.ids import MessageId, ProcessId
-from amcast.simulation.narration import describe_failure
+from amcast.kernel.ids import MessageId
+from amcast.simulation.exploration.commutation import Choice
+from amcast.simulation.exploration.components import State
+from amcast.simulation.exploration.expansion import BrokenPropertyError, Expander, Follower
+from amcast.simulation.exploration.local_steps import ForbiddenStepError
+from amcast.simulation.exploration.partition import maps_to_itself
+from amcast.simulation.exploration.symmetry import Permutation, find_subgroup, list_candidates
 from amcast.simulation.schedulers.fuzz import Status
-from amcast.simulation.schedulers.heal import describe_stuck, run_fair_ending
 from amcast.simulation.schedulers.replay import replay
-from amcast.simulation.schedulers.scope import Budget, Counterexample, Exploration, Scope
+from amcast.simulation.schedulers.scope import Counterexample, Exploration, Scope
 from amcast.simulation.schedulers.script import Script
-from amcast.simulation.world.actions import (
-    AnyAction,
-    Arrive,
-    Crash,
-    Drop,
-    Fire,
-    Recover,
-    Renew,
-    Repeat,
-    Suggest,
-    Sync,
-)
-from amcast.simulation.world.failure import ProcessFailedError
-from amcast.simulation.world.world import Hello, Pair
-from amcast.simulation.world.world_snapshot import BranchingActions, WorldSnapshot
+from amcast.simulation.world.actions import AnyAction, Arrive, Drop, Repeat
+from amcast.simulation.world.world_snapshot import BranchingActions
 
 REPORT_EVERY: Final = 1_000
-EVERYWHERE: Final = -1
+CHEAP: Final = 10_000
+"""So many states are searched again to keep the symmetries apart from those that were refuted."""
+Progress = Callable[[int, int], None]
 
 
-class Move(NamedTuple):
-    """An action that can happen now."""
-
-    action: AnyAction
-    site: ProcessId = EVERYWHERE
-    """The process that takes the step; an action that concerns several processes commutes with no other."""
-    bit: int = 0
-    """Identifies the move across states, for sleep sets."""
-    spends: str = ""
-    """The field of the budget that it uses."""
-
-
-class _Work(NamedTuple):
-    """A state whose moves are to be tried."""
-
-    snapshot: WorldSnapshot
-    left: Budget
-    only: int = -1
-    """If not -1: only these moves."""
-
-
-class _CounterexampleFoundError(Exception):
-    def __init__(self, status: Status, story: str, ending: list[AnyAction] | None = None) -> None:
-        super().__init__(story)
-        self.status: Status = status
-        self.story = story
-        self.ending = ending or []
-
-
-class _SeenStates:
-    """The states seen so far, numbered: how each was first reached, and which moves were not tried from it."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[bytes, int] = {}
-        self.parents: list[int] = []
-        self.actions: list[AnyAction | None] = []
-        self.sleeps: list[int] = []
-        self.expanded = bytearray()
-
-    def add(self, fingerprint: bytes, parent: int, action: AnyAction | None, sleep: int) -> int:
-        number = self.numbers[fingerprint] = len(self.parents)
-        self.parents.append(parent)
-        self.actions.append(action)
-        self.sleeps.append(sleep)
-        self.expanded.append(0)
-        return number
-
-    def path_to(self, number: int) -> list[AnyAction]:
-        """The actions that lead to a state, in order."""
-        actions = []
-        while (action := self.actions[number]) is not None:
-            actions.append(action)
-            number = self.parents[number]
-        return actions[::-1]
-
-
-def explore(scope: Scope, progress: Callable[[int, int], None] | None = None) -> Exploration:
+def explore(scope: Scope, progress: Progress | None = None) -> Exploration:
     """Searches a scope until a violation, the end, or a limit. `progress` is called now and then with states and
     depth."""
-    return Explorer(scope, progress).run()
+    budget = scope.budget
+    candidates = [tuple(range(len(scope.topology.processes)))]
+    if scope.reduced and not (budget.recoveries or budget.renewals):
+        candidates = list_candidates(scope)
+    refuted: set[Permutation] = set()
+    was_enabled = gc.isenabled()
+    gc.disable()  # tables of states only grow, and hold no cycles
+    try:
+        while True:
+            group = find_subgroup(candidates, refuted)
+            explorer = Explorer(scope, group, progress)
+            found = explorer.run()
+            if found is not None:
+                lost = set(candidates) - (set(group) - explorer.refuted)
+                return replace(found, refuted=tuple(sorted(lost)))
+            refuted |= explorer.refuted
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-class Explorer(BranchingActions):
-    """One exhaustive search."""
+class Explorer:
+    """One exhaustive search, with permutations that may turn out to be no symmetries."""
 
-    def __init__(self, scope: Scope, progress: Callable[[int, int], None] | None = None) -> None:
-        super().__init__(scope.topology, scope.make, scope.links, scope.monitoring)
+    def __init__(self, scope: Scope, permutations: list[Permutation], progress: Progress | None) -> None:
         self.scope = scope
         self._progress = progress
-        self._multicasts = scope.make_multicasts()
-        self._seen = _SeenStates()
-        self._root: WorldSnapshot
-        self._trying: tuple[int, AnyAction | None] = (-1, None)
-        """The state and the move that are being tried."""
-        self._depth = 0
-        self._transitions = 0
-        self._terminals = 0
-        self._unspent = 0
+        merging = [one for one in permutations if maps_to_itself(one, scope)]
+        others = [one for one in permutations if one not in merging]
+        self._merging = frozenset(merging)
+        self._expander = Expander(scope, merging + others, len(merging))
+        self._numbers: dict[int, int] = {}
+        """By digest: the number of the state."""
+        self._parents = array("q")
+        self._depths = array("H")
+        self._moves: list[tuple[AnyAction, int] | None] = []
+        """By state: the action that led to it, and the body that it is about."""
+        self._transitions = self._terminals = self._unspent = self._chosen = self._again = 0
         self._endings: set[tuple[tuple[MessageId, ...], ...]] = set()
-        self._servers = [self._places[process] for process in scope.topology.servers]
-        self._bits: dict[object, int] = {}
-        self._process_bits: dict[ProcessId, int] = dict.fromkeys(scope.topology.processes, 0)
-        """By process: the bits of its moves, which do not commute among themselves."""
-        self._timer_bits = 0
-        """The bits of all timers, which share one budget."""
-        self._arrivals: dict[tuple[Pair, int], Arrive] = {}
+        self.ending_keys: set[int] = set()
+        """The digests of the states in which only faults can happen."""
+        self._used: dict[Choice, list[tuple[int, State]]] = {}
+        """By choice of arrivals: the states in which they stood for all moves."""
 
-    def run(self) -> Exploration:
+    @property
+    def refuted(self) -> set[Permutation]:
+        return self._expander.symmetry.refuted
+
+    def run(self) -> Exploration | None:
+        """Searches; None if a permutation is no symmetry, so that the search must start again without it."""
         try:
-            self._run_guarded(self.world.start)
-            self._root = self.take_snapshot()
-            left = self.scope.budget
-            first = self._seen.add(self.fingerprint(self._root, left), -1, None, 0)
-            level = {first: _Work(self._root, left)}
-            while level and not self._full():
-                level = self._next_level(level)
-        except _CounterexampleFoundError as found:
-            return self._result(self._counterexample(found))
-        return self._result(None)
+            state = self._expander.start()
+        except ForbiddenStepError as error:
+            return self._result(Counterexample("violated", error.story, []))
+        level = [(self._add(self._expander.key_of(state), -1, None), state)]
+        while level and not self._is_full():
+            following: list[tuple[int, State]] = []
+            for number, state in level:
+                try:
+                    self._expand(number, state, following)
+                except BrokenPropertyError as error:
+                    return self._result(self._counterexample(number, error))
+                if self.refuted and (self.refuted & self._merging or len(self._parents) < CHEAP):
+                    return None
+                if self._is_full():
+                    break
+            level = following
+        return None if self.refuted & self._merging else self._result(None)
 
-    def _next_level(self, level: dict[int, _Work]) -> dict[int, _Work]:
-        """Tries all moves of all states of one depth; returns new states, and known ones with more moves to try."""
-        following: dict[int, _Work] = {}
-        for number, work in level.items():
-            self._expand(number, work, following)
-            if self._full():
-                break
-        self._depth += 1 if following else 0
-        return following
+    def _add(self, key: int, parent: int, move: tuple[AnyAction, int] | None) -> int:
+        number = self._numbers[key] = len(self._parents)
+        self._parents.append(parent)
+        self._depths.append(self._depths[parent] + 1 if parent >= 0 else 0)
+        self._moves.append(move)
+        if self._progress is not None and number % REPORT_EVERY == 0 and number:
+            self._progress(number, self._depths[number])
+        return number
 
-    def _full(self) -> bool:
-        return len(self._seen.parents) >= self.scope.max_states
+    def _is_full(self) -> bool:
+        return len(self._parents) >= self.scope.max_states
 
-    def _expand(self, number: int, work: _Work, following: dict[int, _Work]) -> None:
-        """Tries every move of a state that no sleep set excludes."""
-        known = self._seen
-        known.expanded[number] = 1
-        moves = self._list_moves(work)
-        if not moves and work.only == -1:
-            self._trying = (number, None)
-            self._check_terminal(work)
-        moves += self._list_faults(work)
-        sleep = tried = known.sleeps[number] if self.scope.reduced else 0
-        for move in moves:
-            wanted = not move.bit & sleep if work.only == -1 else move.bit & work.only
-            if wanted and not self._full():
-                self._trying = (number, move.action)
-                self._follow(work, move, tried, following)
-                tried |= move.bit
+    def _expand(self, number: int, state: State, following: list[tuple[int, State]]) -> None:
+        """Adds the states that follow; where a choice was wrong, those of all moves."""
+        found = self._expander.expand(state)
+        if found.choice is not None and any(self._is_earlier(follower, number) for follower in found.followers):
+            found = self._expander.expand(state, tries_all=True)  # on a cycle, other moves might be put off for ever
+        if found.choice is not None:
+            self._chosen += 1
+            self._used.setdefault(found.choice, []).append((number, state))
+        if found.ending is not None:
+            self._terminals += 1
+            self._unspent += found.ending.has_timers
+            self._endings.add(found.ending.deliveries)
+            self.ending_keys.add(self._expander.key_of(state))
+        self._follow(number, state, found.followers, following)
+        commutation = self._expander.commutation
+        commutation.check()
+        while commutation.refuted:
+            for earlier in self._used.pop(commutation.refuted.pop(), ()):
+                self._again += 1
+                following.append(earlier)
 
-    def _follow(self, work: _Work, move: Move, tried: int, following: dict[int, _Work]) -> None:
-        """Applies a move and adds the state that it leads to."""
-        self._transitions += 1
-        snapshot = self._apply_move(work.snapshot, move.action)
-        self._check(work.snapshot, snapshot)
-        left = work.left.spend(move.spends) if move.spends else work.left
-        sleep = self._sleep_set(move, tried)
-        fingerprint = self.fingerprint(snapshot, left)
-        known = self._seen
-        number = known.numbers.get(fingerprint)
-        if number is None:
-            number = known.add(fingerprint, *self._trying, sleep)
-            following[number] = _Work(snapshot, left)
-            if self._progress is not None and number % REPORT_EVERY == 0:
-                self._progress(number, self._depth)
-        elif known.sleeps[number] & ~sleep:
-            self._wake_moves(number, sleep, left, following)
+    def _is_earlier(self, follower: Follower, number: int) -> bool:
+        """Whether a state that follows was met at no greater depth."""
+        known = self._numbers.get(follower.key)
+        return known is not None and self._depths[known] <= self._depths[number]
 
-    def _apply_move(self, snapshot: WorldSnapshot, action: AnyAction) -> WorldSnapshot:
-        """The snapshot after an action."""
-
-        def happen() -> None:
-            self._run_guarded(lambda: self.apply(action))
-
-        if type(action) is Arrive:
-            source, place = action.packets[0]
-            return self.advance_snapshot(snapshot, (source, action.target), place, happen)
-        self.restore_snapshot(snapshot)
-        happen()
-        return self.take_snapshot()
-
-    def _sleep_set(self, move: Move, tried: int) -> int:
-        """The sleep set after a move: moves tried before it that commute with it."""
-        if move.site == EVERYWHERE:
-            return 0
-        clash = self._process_bits[move.site]
-        return tried & ~(clash | self._timer_bits) if move.spends else tried & ~clash
-
-    def _wake_moves(self, number: int, sleep: int, left: Budget, following: dict[int, _Work]) -> None:
-        """A known state was reached by a path that excludes fewer moves: tries the moves that only earlier paths
-        excluded."""
-        known = self._seen
-        awake = known.sleeps[number] & ~sleep
-        known.sleeps[number] &= sleep
-        if not known.expanded[number]:
-            return
-        before = following.get(number)
-        if before is not None:
-            following[number] = before._replace(only=before.only | awake)
-            return
-        self.restore_snapshot(self._root)
-        for action in known.path_to(number):
-            self.apply(action)
-        following[number] = _Work(self.take_snapshot(), left, awake)
-
-    # What can happen
-
-    def _list_moves(self, work: _Work) -> list[Move]:
-        """All moves but faults."""
-        snapshot = work.snapshot
-        moves = self._list_multicasts(snapshot)
-        ordered = self.link_kind == "fifo"
-        for pair in sorted(snapshot.links):
-            target = pair[1]
-            if ordered:
-                moves.append(Move(self._arrival(pair, 0), target, self._bit(pair, target)))
-                continue
-            link = snapshot.links[pair]
-            seen = set()
-            for place in range(1 if type(link[0][1][2]) is Hello else len(link)):
-                body = link[place][1][2]
-                if body not in seen:
-                    seen.add(body)
-                    moves.append(Move(self._arrival(pair, place), target, self._bit((pair, body), target)))
-        for process, place in self._places.items():
-            cell = snapshot.cells[place]
-            if cell.waiting:
-                moves.append(Move(Sync(process, 1), process, self._bit(("sync", process), process)))
-            if cell.timers and work.left.timers:
-                moves += [self._timer_move(process, name) for name in cell.timers]
-        return moves
-
-    def _list_multicasts(self, snapshot: WorldSnapshot) -> list[Move]:
-        """The next multicast of each client that is up."""
-        if len(snapshot.multicasts) == len(self._multicasts):
-            return []
-        sent = {message.id for message in snapshot.multicasts}
-        nexts: dict[ProcessId, Move] = {}
-        is_answered = self.scope.is_answered
-        waiting: set[ProcessId] = set()
-        for action in self._multicasts:
-            sender = action.sender
-            state = snapshot.cells[self._places[sender]].state
-            if state is None:
-                continue
-            if action.message in sent:
-                if is_answered is not None and not is_answered(state, action.message):
-                    waiting.add(sender)
-            elif sender not in waiting:
-                nexts.setdefault(sender, Move(action, sender, self._bit(("multicast", sender), sender)))
-        return list(nexts.values())
-
-    def _arrival(self, pair: Pair, place: int) -> Arrive:
-        known = self._arrivals.get((pair, place))
-        if known is None:
-            known = self._arrivals[(pair, place)] = Arrive(pair[1], ((pair[0], place),))
-        return known
-
-    def _timer_move(self, process: ProcessId, name: str) -> Move:
-        bit = self._bit(("fire", process, name), process)
-        self._timer_bits |= bit
-        return Move(Fire(process, name), process, bit, "timers")
-
-    def _bit(self, key: object, site: ProcessId) -> int:
-        bit = self._bits.get(key)
-        if bit is None:
-            bit = self._bits[key] = 1 << len(self._bits)
-            self._process_bits[site] |= bit
-        return bit
-
-    def _list_faults(self, work: _Work) -> list[Move]:
-        """The faults that the budget still allows."""
-        snapshot, left = work.snapshot, work.left
-        if not any(left[1:]):
-            return []
-        moves: list[Move] = []
-        cells = [(process, snapshot.cells[place]) for process, place in self._places.items()]
-        up = [process for process, cell in cells if cell.state is not None]
-        servers = [process for process in self.scope.topology.servers if process in up]
-        if left.crashes:
-            for process in servers:
-                waiting = snapshot.cells[self._places[process]].waiting
-                records = sum(isinstance(effect, Persist) for effect in waiting)
-                moves += [Move(Crash(process, kept), spends="crashes") for kept in range(records + 1)]
-        if left.recoveries:
-            down = [process for process, cell in cells if cell.state is None]
-            ways = (False, True) if self.scope.amnesia else (False,)
-            moves += [Move(Recover(process, lost), spends="recoveries") for process in down for lost in ways]
-        if left.renewals:
-            moves += [Move(Renew(a, b), spends="renewals") for a in up for b in up if a < b]
-        if left.suggestions:
-            topology = self.scope.topology
-            leaders = [(group, leader) for group in topology.groups for leader in topology.members(group)]
-            moves += [Move(Suggest(p, g, leader), spends="suggestions") for p in servers for g, leader in leaders]
-        if left.drops or left.repeats:
-            moves += self._list_losses(snapshot, left)
-        return moves
-
-    def _list_losses(self, snapshot: WorldSnapshot, left: Budget) -> list[Move]:
-        moves: list[Move] = []
-        for (source, target), link in sorted(snapshot.links.items()):
-            for place in range(len(link) if source != target else 0):
-                if type(link[place][1][2]) is Hello:
-                    continue
-                if left.drops:
-                    moves.append(Move(Drop(source, target, place), spends="drops"))
-                if left.repeats:
-                    moves.append(Move(Repeat(source, target, place), spends="repeats"))
-        return moves
-
-    # Judging
-
-    def _run_guarded(self, happen: Callable[[], object]) -> None:
-        """Runs a step; an exception or a forbidden step of a process is a counterexample."""
-        try:
-            happen()
-        except ProcessFailedError as failure:
-            raise _CounterexampleFoundError("violated", describe_failure(failure)) from failure
-        if self.world.violations:
-            raise _CounterexampleFoundError("violated", self.world.violations.pop(0))
-
-    def _check(self, before: WorldSnapshot, after: WorldSnapshot) -> None:
-        """Checks `always`, if anything was delivered."""
-        for place in self._servers:
-            if before.cells[place] is not after.cells[place] and (
-                before.cells[place].history != after.cells[place].history
-            ):
-                self._judge(after)
-                return
-
-    def _judge(self, snapshot: WorldSnapshot, ending: list[AnyAction] | None = None) -> None:
-        destinations = {message.id: message.destinations for message in snapshot.multicasts}
-        histories = {process: snapshot.cells[self._places[process]].history for process in self.scope.topology.servers}
-        story = self.scope.always(histories, destinations)
-        if story is not None:
-            raise _CounterexampleFoundError("violated", story, ending)
-
-    def _check_terminal(self, work: _Work) -> None:
-        """Checks a state in which only faults can happen: every due delivery has happened, or happens after healing."""
-        snapshot = work.snapshot
-        self._terminals += 1
-        self._endings.add(tuple(snapshot.cells[place].history for place in self._servers))
-        if any(cell.timers for cell in snapshot.cells):
-            self._unspent += 1
-        self.restore_snapshot(snapshot)
-        self.branching_world.rebuild_undelivered(snapshot.multicasts)
-        if not self.world.list_due_deliveries() or not self._claims_liveness():
-            return
-        ending: list[AnyAction] = []
-        self._run_guarded(lambda: ending.extend(run_fair_ending(self, self.scope.claims)))
-        self._judge(self.take_snapshot(), ending)
-        if self.world.list_due_deliveries():
-            raise _CounterexampleFoundError("stuck", describe_stuck(self, ending))
-
-    def _claims_liveness(self) -> bool:
-        """Whether the protocol claims to survive the crashes so far: it survives crashes at all, and these ones for
-        good, or each process comes back with what it had made durable."""
-        down = frozenset(self.world.down)
-        claims = self.scope.claims
-        if not down or ("crash" in claims.faults and claims.tolerates(self.scope.topology, down)):
-            return True
-        return "recovery" in claims.faults and all(self.world.disks[process].records for process in sorted(down))
+    def _follow(self, number: int, state: State, followers: list[Follower], following: list[tuple[int, State]]) -> None:
+        for follower in followers:
+            self._transitions += 1
+            if follower.key not in self._numbers and not self._is_full():
+                move = follower.move
+                after = self._add(follower.key, number, (move.action, move.body))
+                following.append((after, self._expander.build(state, follower)))
 
     # Results
 
     def _result(self, counterexample: Counterexample | None) -> Exploration:
-        full = self._full() and counterexample is None
+        full = self._is_full() and counterexample is None
+        goals = self._expander.goals
         return Exploration(
             verdict="violated" if counterexample is not None else "unknown" if full else "holds",
-            states=len(self._seen.parents),
+            states=len(self._parents),
             transitions=self._transitions,
-            deepest=self._depth,
+            deepest=max(self._depths, default=0),
             terminals=self._terminals,
             endings=frozenset(self._endings),
-            goals={goal: goal in self.world.note_counts for goal in self.scope.goals},
+            goals={goal: goal in goals for goal in self.scope.goals},
             limit=f"the limit of {self.scope.max_states} states was reached; there may be more" if full else None,
             unspent=self._unspent,
             counterexample=counterexample,
+            symmetries=len(self._merging),
+            chosen=self._chosen,
+            again=self._again,
+            steps=self._expander.steps.count,
         )
 
-    def _counterexample(self, found: _CounterexampleFoundError) -> Counterexample:
-        number, action = self._trying
-        script = self._seen.path_to(number) if number >= 0 else []
-        script += [action] if action is not None else []
-        script += found.ending
-        story = self._confirm(found.status, script)
-        if not isinstance(found.__cause__, ProcessFailedError):  # the step of a failure is counted on its own path
-            story = found.story
-        return Counterexample(found.status, story, script)
+    def _path_to(self, number: int) -> list[tuple[AnyAction, int]]:
+        path = []
+        while (move := self._moves[number]) is not None:
+            path.append(move)
+            number = self._parents[number]
+        return path[::-1]
+
+    def _counterexample(self, number: int, error: BrokenPropertyError) -> Counterexample:
+        path = self._path_to(number)
+        if error.move is not None:
+            path.append((error.move.action, error.move.body))
+        script = [*self._place_packets(path), *error.ending]
+        story = self._confirm(error.status, script)
+        return Counterexample(error.status, story if error.is_failure else error.story, script)
+
+    def _place_packets(self, path: list[tuple[AnyAction, int]]) -> list[AnyAction]:
+        """The actions of a path, with the places of packets: on links without order, the search knows bodies alone."""
+        scope = self.scope
+        if scope.links == "fifo":
+            return [action for action, _ in path]
+        pending = BranchingActions(scope.topology, scope.make, scope.links)
+        pending.world.start()
+        actions: list[AnyAction] = []
+        for action, number in path:
+            if isinstance(action, Arrive):
+                source = action.packets[0][0]
+                action = Arrive(action.target, ((source, self._find_place(pending, source, action.target, number)),))
+            elif isinstance(action, Drop | Repeat):
+                place = self._find_place(pending, action.source, action.target, number)
+                action = type(action)(action.source, action.target, place)
+            actions.append(action)
+            if len(actions) < len(path):
+                pending.apply(action)
+        return actions
+
+    def _find_place(self, pending: BranchingActions, source: int, target: int, number: int) -> int:
+        body = self._expander.components.bodies[number]
+        bodies = [packet[1][2] for packet in pending.links[(source, target)]]
+        return bodies.index(body)
 
     def _confirm(self, status: Status, actions: list[AnyAction]) -> str:
         """Replays the path in a world that uses no snapshots: a different end means that a snapshot lacks something.

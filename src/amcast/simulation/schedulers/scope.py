@@ -12,7 +12,7 @@ from amcast.kernel.spec import Claims, Links
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.fuzz import Status
-from amcast.simulation.world.actions import AnyAction, Multicast
+from amcast.simulation.world.actions import AnyAction, Multicast, Suggest
 from amcast.simulation.world.world import World
 from amcast.trace.recorder import Recorder
 
@@ -64,6 +64,11 @@ class Scope:
     is_answered: Callable[[State, MessageId], bool] | None = None
     """Says whether a client in a state has the answer to a message that it multicast. With it each sender waits for the
     answer to its last message before it multicasts the next."""
+    mortal: tuple[ProcessId, ...] | None = None
+    """The servers that may crash; None: all. A search with one server that may crash knows that packets of the others
+    are not lost."""
+    suggestions: tuple[Suggest, ...] | None = None
+    """The suggestions of a leader that may happen; None: all."""
     monitoring: Monitoring | None = None
     """The invariants that are checked. A search visits a state once, whatever path led there, so it checks those that
     need no history: nothing leaves before its record is durable. The replay of a counterexample checks all."""
@@ -83,6 +88,17 @@ class Scope:
                 raise UsageError(f"messages: sender {sender} does not exist; expected one of {self.topology.processes}")
             if self.topology.check_destinations(destinations) != destinations:
                 raise UsageError(f"messages: destinations {destinations}; expected sorted and without repetition")
+
+    def list_mortal(self) -> tuple[ProcessId, ...]:
+        """The servers that may crash."""
+        return self.topology.servers if self.mortal is None else self.mortal
+
+    def list_suggestions(self) -> tuple[Suggest, ...]:
+        """The suggestions of a leader that may happen: any member of any group, to any server."""
+        if self.suggestions is not None:
+            return self.suggestions
+        leaders = [(group, leader) for group in self.topology.groups for leader in self.topology.members(group)]
+        return tuple(Suggest(process, *leader) for process in self.topology.servers for leader in leaders)
 
     def judge(self, world: World, recorder: Recorder, complete: bool) -> str | None:
         """Judges a replayed run by `always`."""
@@ -129,6 +145,22 @@ class Exploration:
     unspent: int = 0
     """Terminal states with timers that the budget did not let fire; due deliveries happened there in a fair ending."""
     counterexample: Counterexample | None = None
+    symmetries: int = 1
+    """Permutations under which all states of an orbit were one."""
+    refuted: tuple[tuple[int, ...], ...] = ()
+    """Permutations of the places of processes that are no symmetries, or were not shown to be."""
+    chosen: int = 0
+    """States where some moves stood for all."""
+    again: int = 0
+    """States where it turned out not to, and that were expanded again."""
+    steps: int = 0
+    """Different steps of single processes."""
+
+    @property
+    def omission(self) -> float:
+        """A bound on the probability that any state was taken for another, because their digests are equal: there are
+        64 bits, and each state has a digest for each symmetry."""
+        return min(1.0, self.symmetries * self.states**2 / 2**65)
 
     @property
     def missed_goals(self) -> list[str]:

@@ -2,14 +2,13 @@
 
 A world snapshot holds one process snapshot per process (its state, timers, disk and deliveries) and all packets in
 flight. A step changes one process, so a new world snapshot shares all others with the one before it, restoring loads
-only those that differ, and only the changed one is encoded anew for the fingerprint. Time stands still at 0: two paths
-to equal states reach the same state, however long they took.
+only those that differ, and only the changed one is encoded anew. Time stands still at 0: two paths to equal states
+reach the same state, however long they took.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,9 +22,8 @@ from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring
 from amcast.simulation.schedulers.pending_actions import PendingActions
-from amcast.simulation.world.world import Envelope, Hello, Pair, World
+from amcast.simulation.world.world import Envelope, Pair, World
 
-FINGERPRINT_BYTES: Final = 16
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -157,9 +155,6 @@ class BranchingActions(PendingActions):
         """The snapshot that was restored last; only `changed` processes differ from it."""
         self.offered: list[Packet] = []
         """Packets that were sent since the list was last emptied."""
-        self._steps: dict[tuple[ProcessId, ProcessId, bytes, Body], tuple[ProcessSnapshot, tuple[Packet, ...]]] = {}
-        """By target, source, encoded snapshot of the target and body: the next snapshot of the target, and the packets
-        that it sent."""
 
     def take_snapshot(self) -> WorldSnapshot:
         """Takes a snapshot of the world."""
@@ -205,65 +200,9 @@ class BranchingActions(PendingActions):
         for place, target in enumerate(targets):
             self.offer_packet(number + place, (source, target, body, about, size, self.world.now))
 
-    def advance_snapshot(
-        self, snapshot: WorldSnapshot, pair: Pair, place: int, happen: Callable[[], None]
-    ) -> WorldSnapshot:
-        """The snapshot after a packet arrived. A process in the same state that receives the same body takes the same
-        step, so each such step is taken once (by `happen`, in the world) and then looked up."""
-        source, target = pair
-        body = snapshot.links[pair][place][1][2]
-        at = self._places[target]
-        if snapshot.stale or type(body) is Hello:
-            self.restore_snapshot(snapshot)
-            happen()
-            return self.take_snapshot()
-        key = (target, source, snapshot.cells[at].code, body)
-        known = self._steps.get(key)
-        if known is None:
-            self.restore_snapshot(snapshot)
-            self.offered.clear()
-            happen()
-            after = self.take_snapshot()
-            self._steps[key] = (after.cells[at], tuple(self.offered))
-            return after
-        cell, offered = known
-        return snapshot._replace(
-            cells=(*snapshot.cells[:at], cell, *snapshot.cells[at + 1 :]),
-            links=self._links_after(snapshot, pair, place, offered),
-        )
-
-    def _links_after(
-        self, snapshot: WorldSnapshot, pair: Pair, place: int, offered: Sequence[Packet]
-    ) -> dict[Pair, tuple[Packet, ...]]:
-        links = snapshot.links.copy()
-        link = links.pop(pair)
-        if len(link) > 1:
-            links[pair] = link[:place] + link[place + 1 :]
-        for packet in offered:
-            goal = packet[1][:2]
-            if snapshot.cells[self._places[goal[1]]].state is not None:
-                links[goal] = (*links.get(goal, ()), packet)
-        return links
-
     def _restore_process(self, process: ProcessId, cell: ProcessSnapshot) -> None:
         for name in self.world.timers[process]:
             self.timers.pop((process, name), None)
         for name in cell.timers:
             self.timers[(process, name)] = (0, 0, 0)
         self.branching_world.restore_process(process, cell)
-
-    def fingerprint(self, snapshot: WorldSnapshot, extra: object = None) -> bytes:
-        """A digest that is equal for equal states, whatever path led there."""
-        ordered = self.link_kind == "fifo"
-        flight: list[Any] = []
-        for pair, link in sorted(snapshot.links.items()):
-            bodies: list[Any] = [packet[1][2] for packet in link]
-            if not ordered and len(bodies) > 1:
-                # On links without order, the order of sending makes no difference any more.
-                bodies = sorted(map(_encode, bodies))
-            flight.append(pair)
-            flight.append(bodies)
-        stale = sorted(snapshot.stale) if snapshot.stale else None
-        rest = (flight, stale, [message.id for message in snapshot.multicasts], extra)
-        text = b"".join([cell.code for cell in snapshot.cells]) + _encode(rest)
-        return blake2b(text, digest_size=FINGERPRINT_BYTES).digest()

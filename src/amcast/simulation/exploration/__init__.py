@@ -1,0 +1,1 @@
+"""What an exhaustive search is made of: numbered states, steps taken once, symmetry, commutation."""

@@ -5,6 +5,7 @@ from amcast.kernel.config import MILLISECOND
 from amcast.kernel.effects import Effect, SetTimer
 from amcast.kernel.topology import Topology
 from amcast.parts.node.bundle_pace import (
+    HELD_ANSWERS,
     IDLE_ANSWERS,
     MAX_IDLE_INTERVAL_NS,
     MAX_INTERVAL_NS,
@@ -149,3 +150,78 @@ def test_bundles_to_far_groups_do_not_overlap_beside_fast_local_ones() -> None:
     assert not overlaps_beside_local(MILLISECOND, 80 * MILLISECOND)
     assert overlaps_beside_local(60 * MILLISECOND, 80 * MILLISECOND), "no message is fast there"
     assert overlaps_beside_local(TOOK_NS, 2 * TOOK_NS), "the other group is near"
+
+
+FAR_NS = 60 * MILLISECOND
+REPORT_NS = 20 * MILLISECOND
+
+
+def answer_held(gateway: Gateway, begin: int, held_ns: int, number: int, is_local_used: bool = True) -> int:
+    """Lets a gateway have a message to its own group answered, and a bundle to both that it delivered `held_ns` before
+    the answer; returns the time of the answer."""
+    for destinations, answer_ns in (((0,), TOOK_NS), ((0, 1), FAR_NS))[0 if is_local_used else 1 :]:
+        gateway.add(make_message(6, number + len(destinations), destinations))
+        gateway.expire_pace_timer()
+        (bundle,) = bundles_in(gateway.step([], begin))
+        gateway.record_delivery(bundle.id, begin + answer_ns - held_ns)
+        copy = make_gateway()
+        copy.restore(gateway.snapshot())
+        assert copy.snapshot() == gateway.snapshot()
+        gateway.step(replies_to(bundle, destinations), begin + answer_ns)
+    return begin + FAR_NS
+
+
+def find_pause(gateway: Gateway, now: int) -> int:
+    """For how long a gateway that answered client 6 keeps a message of client 7."""
+    gateway.add(make_message(7, 90))
+    timers = pace_timers(gateway.step([], now))
+    return timers[0] if timers else 0
+
+
+def test_bundles_that_are_held_by_real_time_order_wait_for_clients_far_away() -> None:
+    gateway = make_gateway()
+    now = answer_held(gateway, 0, REPORT_NS, 0)
+    assert find_pause(gateway, now) == MAX_INTERVAL_NS + 2 * REPORT_NS
+
+
+def test_delay_of_a_report_is_that_of_bundles_which_wait_for_no_other() -> None:
+    gateway = make_gateway()
+    now = answer_held(gateway, 0, 2 * REPORT_NS, 0)
+    assert find_pause(gateway, now) == MAX_INTERVAL_NS + 2 * FAR_NS // 3, "a third of the time of an answer at most"
+
+
+def test_bundles_overlap_where_real_time_order_holds_them_for_a_short_time() -> None:
+    """Reports come from near by, or other groups deliver first. Whether messages to one group are fast says nothing:
+    they wait for bundles."""
+    for held_ns in (MAX_IDLE_INTERVAL_NS - 1, FAR_NS // HELD_ANSWERS - 1):
+        gateway = make_gateway()
+        assert find_pause(gateway, answer_held(gateway, 0, held_ns, 0)) == 0
+
+
+def test_that_bundles_were_held_is_forgotten() -> None:
+    gateway = make_gateway()
+    answer_held(gateway, 0, REPORT_NS, 0)
+    now = answer_held(gateway, MEMORY_NS // 2, 0, 10)
+    assert not gateway._find_pace((0, 1)).may_overlap, "once, the other group may deliver first by chance"
+    now = answer_held(gateway, 2 * MEMORY_NS, 0, 20)
+    assert gateway._find_pace((0, 1)).may_overlap
+    now = answer_held(gateway, now, REPORT_NS, 30)
+    assert not gateway._find_pace((0, 1)).may_overlap
+    now = answer_held(gateway, now + 3 * MEMORY_NS, REPORT_NS, 40, is_local_used=False)
+    assert gateway._find_pace((0, 1)).may_overlap, "no message to one group waits for them"
+
+
+def test_messages_that_gather_behind_far_bundles_wait_from_their_answers() -> None:
+    """The limit for gathering is there for answers that do not come."""
+    gateway = make_gateway()
+    now = answer_held(gateway, 0, REPORT_NS, 0)
+    gateway.add(make_message(6, 50))
+    (bundle,) = bundles_in(gateway.step([], now))
+    gateway.add(make_message(7, 51))
+    limit_ns = gateway.config.gather_ns[0]
+    gateway.step([], now)
+    gateway.step(replies_to(bundle), now + FAR_NS)
+    gateway.expire_gather_timer()
+    assert bundles_in(gateway.step([], now + limit_ns)) == [], "its pace lets it leave 10 ms later"
+    gateway.expire_pace_timer()
+    assert len(bundles_in(gateway.step([], now + FAR_NS + MAX_INTERVAL_NS + 2 * REPORT_NS))) == 1

@@ -15,6 +15,12 @@ bundles queue somewhere, and the interval grows until they no longer do: larger 
 Bundles to far groups do not overlap while messages to the gateway's own group are answered much faster: most protocols
 keep a local message waiting behind a global one that has no final timestamp yet. With such bundles one behind the other
 no local message would be fast, so the next one leaves MAX_INTERVAL_NS after the answer, unless nobody is waited for.
+
+    delivered --held--> closed, answered --held--> clients far away --held--> their next messages are here -> next
+
+In the real-time setting every message behind a bundle waits until that is closed, for the delay of a report of the
+other group (`parts/node/real_time_order.py`). The fewer bundles, the less often, so the next one also waits until
+clients that are as far away as that group can have sent again: two such delays longer.
 """
 
 from collections.abc import Iterable
@@ -34,6 +40,11 @@ MAX_INTERVAL_NS: Final = 10 * MILLISECOND
 """The longest interval, however busy the path is."""
 FAR_ANSWERS: Final = 4
 """Messages to several groups are far ones if an answer takes more than this many times that of a local message."""
+HELD_ANSWERS: Final = 8
+"""A bundle is held for long if it is for this part of the time of its answer, and MAX_IDLE_INTERVAL_NS, or more."""
+REPORT_ANSWERS: Final = 3
+"""The delay of a report is at most this part of the time of an answer: bundle, word of the other group, report. A
+bundle that is held for longer waits for an earlier one as well."""
 MEMORY_NS: Final = 1000 * MILLISECOND
 """The least answer time is that of the last one to two such periods."""
 
@@ -41,7 +52,10 @@ MEMORY_NS: Final = 1000 * MILLISECOND
 class BundlePace:
     """The pace of bundles to some destinations."""
 
-    __slots__ = ("_least_before_ns", "_least_ns", "_period_ns", "interval_ns", "may_overlap", "missing", "sent_ns")
+    __slots__ = (
+        "_held_at_ns", "_least_before_ns", "_least_ns", "_period_ns", "interval_ns", "may_overlap", "missing",
+        "report_ns", "sent_ns",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.interval_ns = 0
@@ -58,6 +72,11 @@ class BundlePace:
         """That of the period before."""
         self._period_ns = 0
         """When this period began."""
+        self.report_ns = 0
+        """Real-time order: for how long bundles are held until other groups have reported that they delivered them, on
+        average of those that are held for long; 0 if none was lately."""
+        self._held_at_ns = 0
+        """When a bundle was last held for long."""
 
     def wait_ns(self, now: int, is_in_flight: bool) -> int:
         """How long the next bundle still has to wait."""
@@ -70,20 +89,34 @@ class BundlePace:
         """The time that the fastest recent answer took; 0 if there was none."""
         return min(self._least_ns, self._least_before_ns or self._least_ns)
 
+    def is_used(self, now: int) -> bool:
+        """Whether messages to these destinations were answered lately."""
+        return now - self._period_ns < 2 * MEMORY_NS
+
     def record_answer(
-        self, clients: Iterable[ProcessId], now: int, took_ns: int, local: "BundlePace | None" = None
+        self,
+        clients: Iterable[ProcessId],
+        now: int,
+        took_ns: int,
+        local: "BundlePace | None" = None,
+        held_ns: int | None = None,
     ) -> None:
         """Records that a bundle of these clients was answered, and how long that took. `local` is the pace of messages
-        to the gateway's own group alone, if this bundle had other destinations, too."""
+        to the gateway's own group alone, if this bundle had other destinations, too; `held_ns` the part of the time for
+        which the gateway had delivered it, in the real-time setting."""
         self.missing = set(clients)
         if now - self._period_ns >= MEMORY_NS:
             self._least_before_ns = self._least_ns if now - self._period_ns < 2 * MEMORY_NS else 0
             self._least_ns, self._period_ns = 0, now
         self._least_ns = min(self._least_ns or took_ns, took_ns)
         least_ns = self.least_ns
-        self.may_overlap = local is None or not 0 < FAR_ANSWERS * local.least_ns < least_ns
+        if held_ns is None:
+            self.may_overlap = local is None or not 0 < FAR_ANSWERS * local.least_ns < least_ns
+        else:
+            self._record_held(held_ns, took_ns, now)
+            self.may_overlap = not self.report_ns
         if not self.may_overlap:
-            self.sent_ns, self.interval_ns = now, MAX_INTERVAL_NS
+            self.sent_ns, self.interval_ns = now, MAX_INTERVAL_NS + 2 * self.report_ns
             return
         if took_ns - least_ns > BUSY_INTERVALS * self.interval_ns:
             self.interval_ns = min(max(self.interval_ns * 9 // 8, least_ns), MAX_INTERVAL_NS)
@@ -91,10 +124,18 @@ class BundlePace:
             idle_ns = min(IDLE_ANSWERS * least_ns, MAX_IDLE_INTERVAL_NS)
             self.interval_ns = max(self.interval_ns * 7 // 8, idle_ns)
 
+    def _record_held(self, held_ns: int, took_ns: int, now: int) -> None:
+        if held_ns >= max(MAX_IDLE_INTERVAL_NS, took_ns // HELD_ANSWERS):
+            self._held_at_ns = now
+            report_ns = min(held_ns, took_ns // REPORT_ANSWERS)
+            self.report_ns += (report_ns - self.report_ns) // (8 if self.report_ns else 1)
+        elif now - self._held_at_ns >= MEMORY_NS:
+            self.report_ns = 0
+
     def snapshot(self, groups: tuple[GroupId, ...]) -> BundlePaceState:
         return BundlePaceState(
             groups, self.interval_ns, self.sent_ns, tuple(sorted(self.missing)), self._least_ns,
-            self._least_before_ns, self._period_ns, self.may_overlap,
+            self._least_before_ns, self._period_ns, self.may_overlap, self.report_ns, self._held_at_ns,
         )  # fmt: skip
 
     @staticmethod
@@ -103,4 +144,5 @@ class BundlePace:
         pace.interval_ns, pace.sent_ns, pace.missing = state.interval_ns, state.sent_ns, set(state.missing)
         pace._least_ns, pace._least_before_ns = state.least_ns, state.least_before_ns
         pace._period_ns, pace.may_overlap = state.period_ns, state.may_overlap
+        pace.report_ns, pace._held_at_ns = state.report_ns, state.held_at_ns
         return pace

@@ -70,6 +70,8 @@ class Gateway:
         """Bundles without all replies, and their messages."""
         self._sent_ns: dict[MessageId, int] = {}
         """When each open bundle was sent."""
+        self._delivered_ns: dict[MessageId, int] = {}
+        """When this process delivered open bundles whose answers it holds back."""
         self._in_flight: dict[Groups, int] = {}
         """The number of open bundles by destinations."""
         self._requested: set[MessageId] = set()
@@ -107,6 +109,7 @@ class Gateway:
         self._requested = set(self._open)
         self.unordered_bytes = sum(len(messages[0].payload) for messages in self._open.values())
         self._sent_ns = {}
+        self._delivered_ns = {}
         self._in_flight = {}
         self.session = self._make_session()
         for messages in self._open.values():
@@ -156,6 +159,11 @@ class Gateway:
         self._record_return(groups, list(map(_sender, messages)))
         self.gathered.setdefault(groups, []).extend(messages)
 
+    def record_delivery(self, bundle: MessageId, now: int) -> None:
+        """Records that this process delivered a bundle of its own, and answers it when it is closed."""
+        if bundle in self._open:
+            self._delivered_ns.setdefault(bundle, now)
+
     def _record_return(self, groups: Groups, clients: Sequence[ProcessId]) -> None:
         """Records that clients have sent again."""
         pace = self._paces.get(groups)
@@ -192,7 +200,7 @@ class Gateway:
         if self.gathered and not self._is_gather_armed:
             self._is_gather_armed = True
             low, high = self.config.gather_ns
-            waited_ns = now - min(self._gathering_since_ns.values())
+            waited_ns = now - min(self._waiting_since_ns(groups, now) for groups in self.gathered)
             effects.append(SetTimer(GATHER_TIMER, max(low - waited_ns, 1), max(high - waited_ns, 1)))
         return effects
 
@@ -240,7 +248,12 @@ class Gateway:
         return in_flight >= most or pace.wait_ns(now, in_flight > 0) > 0
 
     def _has_gathered_long(self, groups: Groups, now: int) -> bool:
-        return self._is_overdue and now - self._gathering_since_ns.get(groups, now) >= self.config.gather_ns[0]
+        return self._is_overdue and now - self._waiting_since_ns(groups, now) >= self.config.gather_ns[0]
+
+    def _waiting_since_ns(self, groups: Groups, now: int) -> int:
+        """Since when messages gather, or since the last bundle or answer if bundles follow each other."""
+        since_ns, pace = self._gathering_since_ns.get(groups, now), self._paces.get(groups)
+        return since_ns if pace is None or pace.may_overlap else max(since_ns, pace.sent_ns)
 
     def _split(self, messages: list[Message]) -> list[list[Message]]:
         """Splits messages into as few bundles as the limits allow; a message above the limit is alone in its bundle."""
@@ -269,10 +282,14 @@ class Gateway:
             groups = messages[0].destinations
             self._decrement_in_flight(groups)
             took_ns = now - self._sent_ns.pop(effect.message, now)
+            delivered_ns = self._delivered_ns.pop(effect.message, None)
             last_by_client = dict(zip(map(_sender, messages), map(_id, messages), strict=True))
             if took_ns and self.config.is_paced:
                 local = self._paces.get(self._home) if groups != self._home else None
-                self._find_pace(groups).record_answer(last_by_client, now, took_ns, local)
+                if local is not None and not local.is_used(now):
+                    local = None
+                held_ns = None if delivered_ns is None or local is None else now - delivered_ns
+                self._find_pace(groups).record_answer(last_by_client, now, took_ns, local, held_ns)
             self._send_done(messages, last_by_client, effects)
         return effects
 
@@ -333,6 +350,7 @@ class Gateway:
             tuple(pace.snapshot(groups) for groups, pace in sorted(self._paces.items())),
             self._timer_ns,
             tuple(sorted(self._gathering_since_ns.items())),
+            tuple(sorted(self._delivered_ns.items())),
         )
 
     def restore(self, state: GatewayState) -> None:
@@ -357,5 +375,6 @@ class Gateway:
         self._paces = {pace.groups: BundlePace.from_state(pace) for pace in state.paces}
         self._timer_ns = state.timer_ns
         self._gathering_since_ns = dict(state.gathering_since_ns)
+        self._delivered_ns = dict(state.delivered_ns)
         self.session = self._make_session()
         self.session.restore(state.session)

@@ -244,6 +244,8 @@ class BundlePaceState(State, frozen=True):
     least_before_ns: int
     period_ns: int
     may_overlap: bool
+    report_ns: int = 0
+    held_at_ns: int = 0
 
 
 class GatewayState(State, frozen=True):
@@ -260,6 +262,7 @@ class GatewayState(State, frozen=True):
     paces: tuple[BundlePaceState, ...] = ()
     timer_ns: int = 0
     gathering_since_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
+    delivered_ns: tuple[tuple[MessageId, int], ...] = ()
 
 
 class RealTimeConfig(Config, frozen=True):

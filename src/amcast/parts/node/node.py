@@ -753,6 +753,8 @@ class Node(Process):
             order.deliver(delivery, "delivery", message.sender)
         else:
             gateway = gateway_process(message.sender)
+            if gateway == self.me and self.gateway is not None:
+                self.gateway.record_delivery(message.id, self.now)
             order.deliver(delivery, "gateway" if gateway == self.me else "delivery", gateway)
 
     def _hold_reply(self, reply: Send, order: RealTimeOrder) -> None:

@@ -1,6 +1,7 @@
 """Services in live clusters: results, exchange and exactly-once execution through kill -9 and restarts."""
 
 import asyncio
+import re
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -214,11 +215,21 @@ def test_a_service_that_waits_for_another_group_says_so(tmp_path: Path, bank: ty
                 service = replicas[name].service
                 assert service is not None
                 await service.close()  # its values are not multicast any more
-            with pytest.raises(OutcomeUnknownError, match="is ordered, and north gave no result within 4 s"):
+            with pytest.raises(OutcomeUnknownError, match=r"is ordered .*, and north gave no result") as raised:
                 await stub.transfer(source, target, 1, timeout_s=4)
+            message = int(re.search(r"message (\d+), for amcast explain", str(raised.value))[1])  # type: ignore[index]
+            for name, is_done in (("north/1", False), ("south/1", True)):
+                *_, executed = replicas[name].runtime.status.explain(message)["phases"]
+                assert (executed["name"], executed["is_done"]) == ("executed", is_done)
+                assert ("waits at yield 0 for the values of south" in executed["description"]) is not is_done
             status = replicas["north/1"].runtime.status
             assert "waits at yield 0 for the values of south; 0 commands wait behind it" in "".join(status.warnings())
             assert not replicas["south/1"].runtime.status.warnings()
+            await replicas["south/2"].close()
+            await replicas["south/3"].close()
+            there = next(name for name in NAMES if _owner(bank, name) == "south")
+            with pytest.raises(OutcomeUnknownError, match=r"deposit to south was not ordered within 3 s; it may or"):
+                await stub.deposit(there, 1, timeout_s=3)
 
     run(main(), 60)
 

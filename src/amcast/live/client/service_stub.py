@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from amcast.kernel.errors import CannotTellError, Error, UsageError
-from amcast.kernel.ids import GroupId, ProcessId
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.topology import Topology
 from amcast.live.client.multicaster import Receipt
 from amcast.live.rpc.client import NoAnswerError, RpcCall, RpcClient
@@ -354,7 +354,9 @@ class ServiceStub:
         except CannotTellError:
             raise
         except TimeoutError:
-            raise OutcomeUnknownError(self._describe_unanswered(call, timeout_s, receipt.done())) from None
+            has_receipt = receipt.done() and not receipt.cancelled()  # waiting for it in vain cancels it
+            message = receipt.result().message if has_receipt else None
+            raise OutcomeUnknownError(self._describe_unanswered(call, timeout_s, message)) from None
         return call.make_outcome()
 
     async def _check_class(self, call: Call, end: float) -> None:
@@ -382,16 +384,20 @@ class ServiceStub:
                 f" {timeout_s:g} s; at most {WINDOW} may be open"
             ) from None
 
-    def _describe_unanswered(self, call: Call, timeout_s: float, is_ordered: bool) -> str:
-        if not is_ordered:
+    def _describe_unanswered(self, call: Call, timeout_s: float, message: MessageId | None) -> str:
+        if message is None:
             return (
                 f"{call.operation.name} to {' and '.join(call.destinations)} was not ordered within {timeout_s:g} s; it"
                 f" may or may not be executed"
             )
         reasons = [self._streams[self._ids[group]].refusal for group in call.missing]
-        return (
-            f"{call.operation.name} is ordered, and {' and '.join(call.missing)} gave no result within {timeout_s:g} s;"
-            f" it will be executed" + "".join(f"; {reason}" for reason in reasons if reason)
+        return "; ".join(
+            [
+                f"{call.operation.name} is ordered (message {message}, for amcast explain), and"
+                f" {' and '.join(call.missing)} gave no result within {timeout_s:g} s",
+                "it will be executed",
+                *filter(None, reasons),
+            ]
         )
 
     def _follow(self, group: GroupId) -> ResultStream:

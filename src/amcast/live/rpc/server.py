@@ -145,6 +145,9 @@ class ResultSource(Protocol):
     def describe_waiting(self) -> str:
         """What a command has waited for, for a while; "" if none does."""
 
+    def explain(self, position: int) -> str:
+        """Why the delivery at a position is not executed; "" if it is."""
+
 
 class ResultFollower(Protocol):
     """Reads the results of one session."""

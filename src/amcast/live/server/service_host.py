@@ -325,6 +325,13 @@ class ServiceHost:
             self._waiting = key, time.monotonic()
         return waiting if waiting and time.monotonic() - self._waiting[1] >= PATIENCE_S else ""
 
+    def explain(self, position: int) -> str:
+        """Why the delivery at a position is not executed; "" if it is."""
+        first, waiting = self.executor.first_unfinished, self.executor.describe_waiting()
+        if first is None or position < first:
+            return ""
+        return waiting if position == first else f"it is behind a command of this group: {waiting}"
+
     # Values for other groups
 
     def start(self, runtime: ReplicaRuntime) -> None:

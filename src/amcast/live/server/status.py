@@ -255,6 +255,12 @@ class StatusReporter:
             else:
                 text = f"it is not delivered here; {self.protocol} cannot tell what it waits for"
             described = [{"name": "delivered", "is_done": delivered, "description": text, "waiting_for": []}]
+        if delivered and self._service is not None:
+            position = self._recent.find(message)
+            if position is not None:
+                waiting = self._service.explain(position)
+                text = waiting or f"process {self.host.me} has executed it at position {position}"
+                described.append({"name": "executed", "is_done": not waiting, "description": text, "waiting_for": []})
         return {"node": self.name, "process": self.host.me, "delivered": delivered, "phases": described}
 
 

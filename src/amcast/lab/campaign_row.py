@@ -27,6 +27,7 @@ from amcast.simulation.world.actions import (
     Collect,
     Crash,
     DiskFault,
+    ExpectRefusal,
     Fire,
     Heal,
     Lossy,
@@ -80,6 +81,8 @@ def count_faults(script: Iterable[AnyAction]) -> dict[str, int]:
 def _name_fault(action: AnyAction) -> str | None:
     match action:
         case Multicast() | Arrive() | Fire() | Sync() | Resume() | Heal() | Collect() | BeginRead() | Change():
+            return None
+        case ExpectRefusal():
             return None
         case Slow(extra_ns=0) | Lossy(loss=0.0) | DiskFault(kind="space" | "copy"):
             return None

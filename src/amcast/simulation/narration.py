@@ -45,8 +45,10 @@ from amcast.simulation.world.actions import (
     Change,
     Collect,
     Crash,
+    Differ,
     DiskFault,
     Drop,
+    ExpectRefusal,
     Fire,
     Heal,
     Leave,
@@ -203,6 +205,10 @@ def _describe_other_action(action: AnyAction) -> str:
             return f"process {process} announces to all others that it leaves"
         case Restore(process):
             return f"process {process} continues from its snapshot"
+        case Differ(process):
+            return f"the applications of the group of process {process} take their states, and its own differs"
+        case ExpectRefusal(process):
+            return f"process {process} must have stopped by now, because its state differs from those of its group"
         case BeginRead(process):
             return f"the user of process {process} reads"
         case Collect(process, on):

@@ -365,4 +365,32 @@ BUGS: Final = (
         "",
         "a-ng",
     ),
+    Bug(
+        "timestamps-new-leader-forgets-requests",
+        "parts.groups.timestamped",
+        "        self._unproposed_requests = list(self._requests)\n",
+        "        self._unproposed_requests = []\n",
+        "basecast",
+    ),
+    Bug(
+        "a-ng-drops-batches-that-one-group-has",
+        "protocols.rounds.a_ng",
+        "        needed = min(self._safe_rounds.values())\n",
+        "        needed = max(self._safe_rounds.values())\n",
+        "a-ng",
+    ),
+    Bug(
+        "a-ng-hands-over-a-round-that-is-not-durable",
+        "protocols.rounds.a_ng",
+        "        elif round <= self._durable_round():",
+        "        elif round <= self._round:",
+        "a-ng",
+    ),
+    Bug(
+        "paxos-joins-before-it-has-caught-up",
+        PAXOS,
+        '        if end >= self.catch_up_until:\n            if self.role == "catching":',
+        '        if end >= self.catch_up_until or self.role == "catching":\n            if self.role == "catching":',
+        "multipaxos",
+    ),
 )

@@ -60,7 +60,7 @@ def run_plot(name: str, seed: int, groups: int = 1) -> tuple[World, list[Fault],
 
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("name", ["duel", "memory"])
+@pytest.mark.parametrize("name", ["duel", "laggard", "memory"])
 def test_plot_ends_although_nothing_happens_and_heals_what_it_cut(name: str, seed: int, groups: int) -> None:
     world, faults, actions = run_plot(name, seed, groups)
     assert isinstance(faults[0], Block)
@@ -77,6 +77,17 @@ def test_deposed_leader_is_cut_off_from_its_group_alone_and_leads_again() -> Non
     leaders = [fault.leader for fault in faults if isinstance(fault, Suggest)]
     assert leaders[0] != 0
     assert leaders[-1] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_laggard_hears_nothing_of_some_and_is_alone_with_another(seed: int) -> None:
+    _, faults, _ = run_plot("laggard", seed)
+    block, heal = faults
+    assert isinstance(block, Block)
+    assert heal == Heal(block.pairs)
+    (victim,) = {target for _, target in block.pairs}
+    assert len(block.pairs) in (1, 3), "one other, or all but the helper"
+    assert all(source != victim for source, _ in block.pairs)
 
 
 def test_member_that_answered_nobody_keeps_its_memory() -> None:

@@ -7,6 +7,7 @@
               them that has just answered a candidate, whom the others hear only when they have readmitted it; that has
               stood for ballots of which nobody heard, and stands again; or that is the first one of its group in a new
               configuration, in which it spoke to other groups
+    laggard   a member hears one other alone, while its group goes on: it asks for what it lacks, and gets it from there
     power     all members of a group, or all servers, lose their power at once, and start again one by one
 
 Each kind of fault that an adversary uses must be one of the run's kinds. Most courses are faults with some time between
@@ -23,7 +24,12 @@ from amcast.simulation.inputs.faults import FaultInjector
 from amcast.simulation.world.actions import AnyAction, Arrive, Block, Fault, Heal, Suggest
 from amcast.simulation.world.world import World
 
-NEEDED: Final = {"duel": frozenset({"leaders"}), "memory": frozenset({"amnesia"}), "power": frozenset({"recovery"})}
+NEEDED: Final = {
+    "duel": frozenset({"leaders"}),
+    "laggard": frozenset({"partition"}),
+    "memory": frozenset({"amnesia"}),
+    "power": frozenset({"recovery"}),
+}
 """The kinds of faults without which an adversary can do nothing."""
 Course = tuple[Fault, ...]
 """Faults that happen one after the other; the first one now."""
@@ -69,6 +75,8 @@ class Adversary:
                 return [self._return_leader(world, members) or self._duel(self._group, members)]
             case "memory":
                 return [self._take_memory(world, members)]
+            case "laggard":
+                return [self._begin_starving(world, members)]
             case _:
                 servers = members if self._random.random() < 0.7 else world.topology.servers
                 return [self._injector.draw_restart(world, server) for server in servers if server in world.processes]
@@ -218,6 +226,28 @@ class Adversary:
             if self._injector.has_memory(world, victim):
                 break
         yield (Heal(far),)
+
+    def _begin_starving(self, world: World, members: tuple[ProcessId, ...]) -> Course:
+        """Begins the plot of a member that lags; nothing if another one is on."""
+        running = [member for member in members if member in world.processes]
+        if self._plot is not None or len(running) < 3:
+            return ()
+        self._plot = self._starve(world, running)
+        return next(self._plot)
+
+    def _starve(self, world: World, members: list[ProcessId]) -> Plot:
+        """A member hears nothing of some others of its group until these have delivered something; then it and another
+        one, which it hears, are alone for some time."""
+        random = self._random
+        victim, helper, *rest = random.sample(members, len(members))
+        silent = rest if random.random() < 0.5 else rest[:1]
+        links = tuple((member, victim) for member in silent)
+        yield (Block(links),)
+        yield from self._await_delivery(world, (helper, *rest))
+        self.focus = (victim, helper)
+        for _ in range(random.choice((10, 30, 60))):
+            yield ()
+        yield (Heal(links),)
 
     def _return_leader(self, world: World, members: tuple[ProcessId, ...]) -> Course:
         """Begins the plot of a leader that comes back; nothing if there is none, or another plot is on."""

@@ -20,7 +20,9 @@ from amcast.simulation.world.actions import (
     Change,
     Collect,
     Crash,
+    Differ,
     DiskFault,
+    ExpectRefusal,
     Fault,
     Heal,
     Leave,
@@ -36,6 +38,7 @@ from amcast.simulation.world.actions import (
     Suspicion,
     Unreachable,
 )
+from amcast.simulation.world.differences import can_differ, judge_refusal, take_differing_states
 from amcast.simulation.world.log_disk import MAX_FAILING, LogDisk
 from amcast.simulation.world.membership import (
     can_change,
@@ -117,6 +120,10 @@ def perform_fault(world: World, scheduler: FaultTarget, fault: Fault) -> bool:
             world.restore_from_snapshot(process)
         case BeginRead(process):
             world.begin_read(process)
+        case Differ(process):
+            take_differing_states(world, process)
+        case ExpectRefusal(process):
+            judge_refusal(world, process)
         case Skew(process, offset_ns, drift):
             world.skews[process] = (offset_ns, drift)
         case Change(group, add, remove):
@@ -129,7 +136,9 @@ def _note_fault(world: World, fault: Fault) -> None:
     if world.recorder is None:
         return
     match fault:
-        case Suggest() | Suspicion() | Unreachable() | Collect() | Restore() | BeginRead() | Slow(_, 0) | Lossy(0.0):
+        case Suggest() | Suspicion() | Unreachable() | Collect() | Restore() | BeginRead() | ExpectRefusal():
+            return
+        case Slow(_, 0) | Lossy(0.0):
             return
         case Heal():
             if not world.blocked:
@@ -171,6 +180,10 @@ def _is_applicable(world: World, fault: Fault) -> bool:
             return world.topology.group_of(process) is not None
         case BeginRead(process):
             return process in world.processes and process not in world.paused and world.processes[process].is_readable
+        case Differ(process):
+            return can_differ(world, process)
+        case ExpectRefusal(process):
+            return process in world.differing
         case Change():
             return can_change(world, fault)
         case Renew(one, other):

@@ -32,7 +32,10 @@ from amcast.simulation.world.actions import (
     BeginRead,
     Change,
     Collect,
+    Crash,
+    Differ,
     Drop,
+    ExpectRefusal,
     Fault,
     Fire,
     Multicast,
@@ -41,6 +44,7 @@ from amcast.simulation.world.actions import (
     Restore,
     Sync,
 )
+from amcast.simulation.world.differences import can_differ, is_refused
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.membership import are_changes_done, can_change, list_planned_topologies
 from amcast.simulation.world.world import NO_NODES, NodeBodies, Pair, World
@@ -56,6 +60,12 @@ LONG_RUN: Final = 60
 """Messages from which on a run is long: its faults go on for longer, and come less often."""
 READ_RATES: Final = (0.0, 0.0, 0.0, 0.02, 0.1)
 """How often the users of servers read, in each step; drawn apart from the style, which stays as it is."""
+ADVERSARIES: Final = ("", "", "duel", "duel", "laggard", "memory", "memory", "power")
+"""Those that a run draws from, if it has the kinds of faults that they need."""
+DIFFERENCES_SHARE: Final = 0.15
+"""How many runs end with a replica whose state differs, of those that can."""
+COMPARE_STEPS: Final = 6000
+"""The steps within which its group must have found that."""
 READMITTED: Final = "restarted-after-admission"
 """Counted as a note: a process that lost its disk, and was readmitted, started from its new disk."""
 
@@ -154,9 +164,7 @@ def draw_style(random: Random, kinds: Collection[str] = frozenset(), messages: i
         fault_length=random.choice((20, 120, 120, 600)),
         strike=random.choice(("", "", "persist", "delivery")) if faulty else "",
         strike_rate=random.choice((0.02, 0.1, 0.3)) / (5 if is_long else 1),
-        adversary=random.choice(
-            [name for name in ("", "", "duel", "duel", "memory", "memory", "power") if NEEDED.get(name, kinds) <= kinds]
-        ),
+        adversary=random.choice([name for name in ADVERSARIES if NEEDED.get(name, kinds) <= kinds]),
         timer_rate=random.choice((0.0, 0.01, 0.03, 0.1)),
         burst_rate=random.choice((0.0, 0.0, 0.3, 0.9)),
         starved_share=random.choice((0.0, 0.2, 0.6)),
@@ -260,6 +268,11 @@ class Fuzzer(PendingActions):
         except ProcessFailedError as failure:
             return self._outcome("violated", describe_failure(failure))
         complete = self._is_finished()
+        if complete and not world.violations:
+            try:
+                self._plant_difference()
+            except ProcessFailedError as failure:
+                return self._outcome("violated", describe_failure(failure))
         story = world.violations[0] if world.violations else judge(world, self.recorder, complete)
         if story is not None:
             return self._outcome("violated", story)
@@ -388,6 +401,25 @@ class Fuzzer(PendingActions):
             if self.world.violations or not any(self.is_open(pair) for pair in self.links):
                 return
             self._step(fair=True)
+
+    def _plant_difference(self) -> None:
+        """Lets the state of one replica differ at the end: it must stop, and refuse to take part when it restarts."""
+        random, world = make_stream(self.seed, "differences"), self.world
+        able = [server for server in world.topology.servers if can_differ(world, server)]
+        if not able or random.random() >= DIFFERENCES_SHARE:
+            return
+        process = random.choice(able)
+        self._perform(Differ(process))
+        bound = world.steps + COMPARE_STEPS
+        while not world.violations and world.steps < bound and not is_refused(world, process):
+            self._step(fair=True)
+        self._perform(ExpectRefusal(process))
+        for fault in (Crash(process), Recover(process)):
+            self._perform(fault)
+        bound = world.steps + COMPARE_STEPS // 10
+        while not world.violations and world.steps < bound and process in world.processes:
+            self._step(fair=True)
+        self._perform(ExpectRefusal(process))
 
     # Choosing
 

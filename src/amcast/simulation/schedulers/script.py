@@ -30,8 +30,10 @@ from amcast.simulation.world.actions import (
     Change,
     Collect,
     Crash,
+    Differ,
     DiskFault,
     Drop,
+    ExpectRefusal,
     Fire,
     Heal,
     Leave,
@@ -211,7 +213,7 @@ def check_action(action: AnyAction, topology: Topology, where: str) -> None:
         case (
             Fire(process) | Sync(process) | Crash(process) | Recover(process)
             | Pause(process) | Resume(process) | Slow(process) | Skew(process) | Leave(process) | Collect(process)
-            | Restore(process) | BeginRead(process)
+            | Restore(process) | BeginRead(process) | Differ(process) | ExpectRefusal(process)
             | DiskFault(process)
         ):  # fmt: skip
             named = (process,)

@@ -194,6 +194,20 @@ class BeginRead(Action, frozen=True):
     process: ProcessId
 
 
+class Differ(Action, frozen=True):
+    """The members of a group, which all have delivered the same, take the states of their applications; that of one
+    process differs."""
+
+    process: ProcessId
+
+
+class ExpectRefusal(Action, frozen=True):
+    """A process whose state differs must have stopped by now, and the others of its group must know. Nothing happens
+    but this judgement."""
+
+    process: ProcessId
+
+
 class Skew(Action, frozen=True):
     """The clock of a process differs from real time by an offset and a drift."""
 
@@ -228,6 +242,8 @@ Fault = Union[  # noqa: UP007
     Collect,
     Restore,
     BeginRead,
+    Differ,
+    ExpectRefusal,
     Skew,
     Change,
 ]

@@ -184,7 +184,7 @@ class LogDisk(Disk):
     def remember(self, effect: Remember) -> None:
         """Makes durable what the node knows of folders; OSError if the disk is full."""
         assert self._folder is not None, "the process is down"
-        self._folder.remember(effect.peers, effect.admitted, effect.doubt)
+        self._folder.remember(effect.peers, effect.admitted, effect.doubt, effect.divergence)
         self.peers = effect.peers
 
     def discard(self, records: int, incarnation: int) -> None:

@@ -52,6 +52,7 @@ from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import is_change, is_marker
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring, Monitors
+from amcast.simulation.world.differences import POSITIONS_PER_STATE, may_find_difference
 from amcast.simulation.world.disk import Disk
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.folder import Folder
@@ -78,8 +79,6 @@ class NodeBodies(NamedTuple):
 
 
 NO_NODES: Final = NodeBodies()
-POSITIONS_PER_STATE: Final = 4
-"""How often the application of a simulated node takes its state."""
 """Bare processes."""
 
 
@@ -138,6 +137,7 @@ class World:
         "completed",
         "configurations",
         "deliveries",
+        "differing",
         "disks",
         "down",
         "folders",
@@ -249,6 +249,8 @@ class World:
         """Hears every delivery of a run whose driver answers clients in place of bare processes."""
         self.ready_reads: list[tuple[ProcessId, int, int]] = []
         """Reads that may be answered since a driver last emptied the list: process, number, position."""
+        self.differing: set[ProcessId] = set()
+        """Processes whose applications have another state than those of their groups."""
         self.open_reads: dict[ProcessId, set[int]] = {}
         """Reads that `begin_read` began and nothing has answered, by process that runs."""
         self.completed: list[MessageId] = []
@@ -848,7 +850,7 @@ class World:
             self._check_resumption(process, int(value))
         elif name == "turned" and value is not None:
             self.configurations[process] = int(value)
-        elif name in ("comparison-split", "comparison-minority"):
+        elif name in ("comparison-split", "comparison-minority") and not may_find_difference(self, process, name):
             self.report_violation(process, f"found at position {self.positions[process]} that replicas differ ({name})")
         elif name == "retired":
             self._remove_member(process)

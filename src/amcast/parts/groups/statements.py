@@ -3,7 +3,7 @@
 Each group has a log of its own, so the statements of Paxos are among them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -48,8 +48,12 @@ def _state_finals(listener: Listener, source: ProcessId, body: FinalReply) -> No
         listener.agree(source, "the final timestamp of message", message, final)
 
 
-def make_replicated_table(inner: type[State]) -> Callable[[Topology, Any], StatementTable]:
-    """The table of a protocol that `parts/groups/replicated.py` runs in groups of several; `inner`: its state."""
+def make_replicated_table(
+    inner: type[State], describe: Callable[[Any], Hashable] | None = None
+) -> Callable[[Topology, Any], StatementTable]:
+    """The table of a protocol that `parts/groups/replicated.py` runs in groups of several; `inner`: its state, of which
+    `describe` keeps what follows from the log. By default that is all but fields of time."""
+    describe = describe or _drop_times
     decode = msgspec.msgpack.Decoder(inner).decode
 
     def build_table(topology: Topology, config: Any) -> StatementTable:
@@ -63,7 +67,7 @@ def make_replicated_table(inner: type[State]) -> Callable[[Topology, Any], State
             """The log alone determines the state of the inner protocol, and what it has received and sent."""
             one = state.checkpoint
             log = (topology.group_of(source), state.paxos.log.decided_until)
-            content = (_drop_times(decode(one.inner)), one.ordered, one.delivered, one.received, one.sent)
+            content = (describe(decode(one.inner)), one.ordered, one.delivered, one.received, one.sent)
             listener.agree(source, LOG_STATE, log, content)
 
         return replace(

@@ -21,6 +21,7 @@ Deviations: none known; the source is a paragraph.
 """
 
 from collections import deque
+from collections.abc import Hashable
 
 from amcast.kernel.diagnostics import Phase, ProcessStatus
 from amcast.kernel.ids import GroupId, MessageId, ProcessId
@@ -127,6 +128,11 @@ def _packets(destinations: int, replicas: int) -> int:
     return 1 + 2 * (destinations - 1)
 
 
+def _describe_state(state: RingState) -> Hashable:
+    """What follows from the log: all but the times at which messages were committed."""
+    return (state.position, state.requested, tuple([message for message, _ in state.queue]), state.locked)
+
+
 UNREPLICATED = Claims(genuine="strict", links="reordering", faults=LINK_FAULTS, delays=rank_delays, packets=_packets)
 
 SPEC = Spec(
@@ -137,7 +143,7 @@ SPEC = Spec(
     config=RingConfig,
     bodies=(Pass, End, *REPLICATED_BODIES, *PAXOS_BODIES),
     records=PAXOS_RECORDS,
-    statements=make_replicated_table(RingState),
+    statements=make_replicated_table(RingState, _describe_state),
     adapt_claims=adapt_replicated_claims,
     states=(RingState, ReplicatedState),
     claims=replicate_claims(UNREPLICATED),

@@ -5,26 +5,22 @@ process differs, as after a flip in its memory. It must find out by comparison (
 stop for good; the others, a majority, must know which one is wrong, and go on.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from amcast.kernel.events import StateTaken
 from amcast.kernel.ids import ProcessId
-
-if TYPE_CHECKING:
-    from amcast.simulation.world.world import World
+from amcast.simulation.world.world import POSITIONS_PER_STATE, World
 
 LEAST_MEMBERS: Final = 3
 """In a smaller group nobody can tell who is wrong."""
-POSITIONS_PER_STATE: Final = 4
-"""How often the application of a simulated node takes its state."""
 
 
-def _find_members(world: "World", process: ProcessId) -> tuple[ProcessId, ...]:
+def _find_members(world: World, process: ProcessId) -> tuple[ProcessId, ...]:
     group = world.topology.group_of(process)
     return () if group is None else world.topology.members(group)
 
 
-def can_differ(world: "World", process: ProcessId) -> bool:
+def can_differ(world: World, process: ProcessId) -> bool:
     """Whether all members of the group of a process take part, agree, and have delivered the same, at a position where
     they have not taken their states yet."""
     members = _find_members(world, process)
@@ -38,29 +34,21 @@ def can_differ(world: "World", process: ProcessId) -> bool:
     return is_sound and len(positions) == 1 and positions.pop() % POSITIONS_PER_STATE > 0
 
 
-def take_differing_states(world: "World", process: ProcessId) -> None:
+def take_differing_states(world: World, process: ProcessId) -> None:
     """All members of a group take their states."""
     world.differing.add(process)
     for member in _find_members(world, process):
         world.step(member, (StateTaken(world.positions[member], int(member == process)),))
 
 
-def may_find_difference(world: "World", process: ProcessId, note: str) -> bool:
-    """Whether what a process notes of a comparison is so: one that differs is wrong, and the others of its group may
-    not know for some time who is."""
-    return process in world.differing or (
-        note == "comparison-split" and not world.differing.isdisjoint(_find_members(world, process))
-    )
-
-
-def is_refused(world: "World", process: ProcessId) -> bool:
+def is_refused(world: World, process: ProcessId) -> bool:
     """Whether a process has stopped, and the others of its group, as far as they run, know that it is wrong."""
     others = [one for one in _find_members(world, process) if one != process and one in world.processes]
     stopped = process not in world.processes or world.processes[process].status().get("admission") == "refused"
     return stopped and all(world.processes[one].status().get("comparison") == "majority" for one in others)
 
 
-def judge_refusal(world: "World", process: ProcessId) -> None:
+def judge_refusal(world: World, process: ProcessId) -> None:
     """Reports a process that takes part in spite of its state, or one that others do not know of."""
     if not is_refused(world, process):
         sentence = "has another state than its group; it has not stopped, or not all others know that it is wrong"

@@ -52,7 +52,6 @@ from amcast.kernel.process import Process
 from amcast.kernel.reconfiguration import is_change, is_marker
 from amcast.kernel.topology import Topology
 from amcast.simulation.monitors.monitors import Monitoring, Monitors
-from amcast.simulation.world.differences import POSITIONS_PER_STATE, may_find_difference
 from amcast.simulation.world.disk import Disk
 from amcast.simulation.world.failure import ProcessFailedError
 from amcast.simulation.world.folder import Folder
@@ -78,6 +77,8 @@ class NodeBodies(NamedTuple):
     """`Spec.admission_bodies`; if there are any, servers have data folders, which their groups admit."""
 
 
+POSITIONS_PER_STATE: Final = 4
+"""How often the application of a simulated node takes its state."""
 NO_NODES: Final = NodeBodies()
 """Bare processes."""
 
@@ -850,12 +851,19 @@ class World:
             self._check_resumption(process, int(value))
         elif name == "turned" and value is not None:
             self.configurations[process] = int(value)
-        elif name in ("comparison-split", "comparison-minority") and not may_find_difference(self, process, name):
+        elif name in ("comparison-split", "comparison-minority") and not self._may_find_difference(process, name):
             self.report_violation(process, f"found at position {self.positions[process]} that replicas differ ({name})")
         elif name == "retired":
             self._remove_member(process)
         if self.recorder is not None:
             self.recorder.record_note(process, self.now, name, message, value)
+
+    def _may_find_difference(self, process: ProcessId, note: str) -> bool:
+        """Whether what a process notes of a comparison is so: one that differs is wrong, and the others of its group
+        may not know for some time who is."""
+        group = self.topology.group_of(process)
+        differs = any(self.topology.group_of(one) == group for one in self.differing)
+        return process in self.differing or (differs and note == "comparison-split")
 
     def _remove_member(self, process: ProcessId) -> None:
         """Stops a process that is no member of its group any more: it owes no delivery."""

@@ -256,11 +256,10 @@ class World:
         """Reads that `begin_read` began and nothing has answered, by process that runs."""
         self.completed: list[MessageId] = []
         """Messages that every destination process delivered since a scheduler last emptied the list."""
-        self.now = self.multicasts = self.packets = self.deliveries = self.steps = 0
         self._make = make
-        self._number = self._starts = 0
-        """The number of the last offer to the scheduler; how often processes started: numbers their starts and new
-        folders."""
+        self.now = self.multicasts = self.packets = self.deliveries = self.steps = self._number = self._starts = 0
+        """The last two: the number of the last offer to the scheduler; how often processes started: numbers their starts
+        and new folders."""
         self._cut_below: dict[Pair, int] = {}
         """By link: packets below this number were lost with an earlier incarnation."""
         self._markers: set[MessageId] = set()

@@ -258,8 +258,8 @@ class World:
         """Messages that every destination process delivered since a scheduler last emptied the list."""
         self._make = make
         self.now = self.multicasts = self.packets = self.deliveries = self.steps = self._number = self._starts = 0
-        """The last two: the number of the last offer to the scheduler; how often processes started: numbers their starts
-        and new folders."""
+        """The last two: the number of the last offer to the scheduler; how often processes started: numbers their
+        starts and new folders."""
         self._cut_below: dict[Pair, int] = {}
         """By link: packets below this number were lost with an earlier incarnation."""
         self._markers: set[MessageId] = set()

@@ -7,6 +7,7 @@ Each printed rule is planted as a mutant; the fuzzer finds a run that it spoils,
 correct protocol survives the same seed. Same code, same page.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,8 @@ from tests.mutants.protocols import flexcast, timestamped
 PAGE: Final = ROOT / "docs" / "errata.md"
 PICTURES: Final = ROOT / "docs" / "pictures" / "errata"
 SEEDS: Final = 300
+MAX_LINES: Final = 60
+"""Of a story. A run that blocks goes on with timers for as long as it is watched."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,13 @@ class FoundRun:
         return draw_spacetime(Run.from_recorder(recorder, self.prepared.make_meta(slug(self.erratum))))
 
 
+def title(erratum: Erratum) -> str:
+    return erratum.name[0].upper() + erratum.name[1:]
+
+
 def slug(erratum: Erratum) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in erratum.name.lower()).strip("-")
+    """The anchor of its heading."""
+    return re.sub(r"[^\w -]", "", erratum.name.lower()).replace(" ", "-")
 
 
 def find_run(erratum: Erratum) -> FoundRun:
@@ -164,7 +172,8 @@ INTRODUCTION: Final = """# Errata of the papers, to watch
 
 Parts of the printed pseudo-code block or order messages in a cycle. Each is planted here on purpose, as it is printed;
 the fuzzer finds a run that it spoils, the shrinker makes it minimal, and the protocol of amcast survives the seed from
-which the run comes. `.venv/bin/python -m tests.docs.errata NAME` tells one again, without NAME it writes this page.
+which the run comes. `.venv/bin/python -m tests.docs.errata NAME` tells one again, without NAME it writes this page. A
+long story is cut here: what blocks goes on with timers, and delivers nothing.
 Every deviation from a paper, with its reason, is on the page of its protocol. One printed rule is planted in the tests
 alone (`tests/mutants/protocols/timestamped.py`), because its runs do not become short enough to be read: a late guess
 of FastCast that stays in B (003, lines 34 to 36) blocks everything later.
@@ -189,7 +198,7 @@ def render_run(run: FoundRun) -> list[str]:
     """The section of one erratum: picture, schedule and story."""
     erratum, steps = run.erratum, list(run.tell())
     return [
-        f"## {slug(erratum)}",
+        f"## {title(erratum)}",
         "",
         f"{erratum.printed} A correct version: {erratum.correct}.",
         "",
@@ -198,15 +207,22 @@ def render_run(run: FoundRun) -> list[str]:
         "",
         f"![{erratum.name}](pictures/errata/{slug(erratum)}.svg)",
         "",
-        *(f"    {line}" for line in steps),
+        *(f"    {line}" for line in abridge(steps)),
     ]
+
+
+def abridge(lines: Sequence[str]) -> Sequence[str]:
+    """The beginning and the last line of a story."""
+    if len(lines) <= MAX_LINES:
+        return lines
+    return [*lines[: MAX_LINES - 2], f"... {len(lines) - MAX_LINES + 1:,} more lines ...", lines[-1]]
 
 
 def main(names: Sequence[str]) -> None:
     if names:
         for erratum in ERRATA:
             if erratum.name in names or slug(erratum) in names:
-                print("\n".join(render_run(find_run(erratum))))
+                print("\n".join(find_run(erratum).tell()))
         return
     found = []
     PICTURES.mkdir(parents=True, exist_ok=True)

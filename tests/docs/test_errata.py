@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.docs.errata import ERRATA, PAGE, PICTURES, Erratum, find_run, render_run, slug
+from tests.docs.errata import ERRATA, PAGE, PICTURES, Erratum, find_run, render_run, slug, title
 
 QUICK = ("an early acknowledgement is lost", "the clock stays behind")
 
@@ -10,7 +10,7 @@ QUICK = ("an early acknowledgement is lost", "the clock stays behind")
 @pytest.mark.parametrize("erratum", ERRATA, ids=[slug(erratum) for erratum in ERRATA])
 def test_page_has_every_erratum_with_its_picture(erratum: Erratum) -> None:
     page = PAGE.read_text()
-    assert f"## {slug(erratum)}\n" in page
+    assert f"## {title(erratum)}\n" in page
     assert erratum.printed in page
     assert (PICTURES / f"{slug(erratum)}.svg").read_text().startswith("<svg")
 

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
+from amcast.kernel.checksum import crc32
 from amcast.kernel.errors import UsageError
 from amcast.services.declaration import (
     SECOND_NS,
@@ -115,6 +116,8 @@ class Executor:
         self._use(self._make_service())
         self.executed = 0
         """Commands that were finished."""
+        self.answers: int | None = 0
+        """A checksum over their results, which are the same at every replica; None: it is not known."""
         self.position = 0
         """Everything before this position was delivered."""
         self.finished_until = 0
@@ -431,6 +434,8 @@ class Executor:
         result = Result(request, outcome, queued.position, steps, about)
         if request >= session.acknowledged:
             session.results[request] = result
+        if self.answers is not None:
+            self.answers = crc32(_show_outcome(outcome), self.answers)
         self.executed += 1
         self.finished_until = queued.position + 1
         self.finished.append((id, request))
@@ -526,6 +531,7 @@ class Executor:
             list(self.owed.values()),
             list(self._keyed.items()),
             form,
+            self.answers,
         )
         return STATE_MARK + _encoder.encode(state)
 
@@ -577,7 +583,7 @@ class Executor:
         if self._execution is not None:
             with suppress(Exception):
                 self._execution.generator.close()
-        self._now_ns, self.executed = state.now_ns, state.executed
+        self._now_ns, self.executed, self.answers = state.now_ns, state.executed, state.answers
         self._sessions = {
             id: SessionState(acknowledged, {result.request: result for result in results}, set(pending))
             for id, acknowledged, results, pending in state.sessions
@@ -640,6 +646,10 @@ def _has_told(outcome: Success | Failure, steps: int) -> bool:
     """Whether a group tells the others at once that it has ended a command, because they may wait for it: it raised, or
     returned before it gave anything."""
     return outcome.kind != GroupEndedError.__name__ if isinstance(outcome, Failure) else not steps
+
+
+def _show_outcome(outcome: Success | Failure) -> bytes:
+    return outcome.data if isinstance(outcome, Success) else f"{outcome.kind} {outcome.text}".encode()
 
 
 def _describe_end(result: Result) -> str:

@@ -182,6 +182,8 @@ class ExecutorState(msgspec.Struct, frozen=True, array_like=True):
     keyed: list[tuple[int, SessionState]]
     form: Form | None = None
     """What the pieces behind this one are, which have the service's state; None: `service` has it."""
+    answers: int | None = None
+    """A checksum over all results; None: the snapshot is of an earlier version of amcast."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -3,13 +3,14 @@
 import asyncio
 import shutil
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from msgspec import structs
 
-from amcast.cluster import connect, run_replica, subscribe
+from amcast.cluster import connect, run_replica, run_service, subscribe
 from amcast.kernel.effects import Deliver, Effect
 from amcast.kernel.errors import CannotTellError, UsageError
 from amcast.kernel.events import Event
@@ -21,9 +22,11 @@ from amcast.live.operations.local_cluster import format_local_config
 from amcast.live.operations.replacement import accept_loss, prepare_replacement
 from amcast.live.rpc.client import NoAnswerError, RpcClient
 from amcast.live.rpc.messages import FetchState
+from amcast.live.server import node
 from amcast.live.server.application import Application
 from amcast.live.server.metrics import METRICS
 from amcast.live.server.replica import Replica
+from amcast.services.declaration import At, Key, Service, command
 from tests.live.cluster import run
 
 QUICK = {"heartbeat_s": 0.05, "heartbeat_timeout_s": 1.0, "reconnect_min_s": 0.01, "reconnect_max_s": 0.1}
@@ -255,3 +258,48 @@ def test_operator_may_decide_for_the_minority(tmp_path: Path) -> None:
 def test_comparison_of_states_needs_a_state(every: int) -> None:
     with pytest.raises(UsageError, match=f"compare_every = {every}; expected 0, or, together with take"):
         Application(None, Topology.grid(1, 3), compare_every=every)
+
+
+class Tally(Service):
+    """Counts."""
+
+    step: ClassVar[int] = 1
+
+    def __init__(self, group: str) -> None:
+        self.count: int = 0
+
+    @command
+    def add(self, at: At, key: Key) -> int:
+        self.count += self.step
+        return self.count
+
+
+def make_wrong_tally() -> type[Service]:
+    """A service of the same name and types that counts in another way."""
+    return type("Tally", (Tally,), {"step": 2, "__module__": __name__})
+
+
+@pytest.mark.live
+def test_service_that_answers_differently_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "COMPARE_DELIVERIES", 4)
+    (tmp_path / "cluster.toml").write_text(
+        format_local_config({"orders": 3}, protocol="primcast", limits=QUICK, durability="os")
+    )
+    cluster = read_cluster(tmp_path / "cluster.toml")
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for name in ("orders/1", "orders/2"):
+                await stack.enter_async_context(run_service(cluster, name, Tally))
+            wrong = run_service(cluster, "orders/3", make_wrong_tally())
+            await wrong.open()
+            stack.push_async_callback(wrong.close)
+            client = await stack.enter_async_context(connect(cluster))
+            tally = client.service(Tally)
+            for _ in range(9):
+                await tally.add("x", timeout_s=20)
+            error = await asyncio.wait_for(wrong.failed, 20)
+            assert "has diverged" in str(error)
+            assert (await tally.add("x", timeout_s=20)).positions == {"orders": 9}
+
+    run(main(), 60)

@@ -175,7 +175,8 @@ def _advice(cluster: "Cluster", change: "ReplicaChange", has_left: bool) -> list
     group = cluster.group_id(change.node.rpartition("/")[0])
     needed, others = cluster.topology.quorum(group), len(cluster.topology.members(group)) - 1
     steps = [
-        f"start it now, with the new file: amcast serve --config FILE --node {change.node}",
+        f"start it now, with the new file: amcast serve --config FILE --node {change.node} (and --service, if"
+        " the others run one)",
         f"until it runs, {needed} of the other {others} must"
         if needed <= others
         else f"until it runs, nothing is delivered in its group: {needed} replicas are a majority",

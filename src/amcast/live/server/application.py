@@ -188,9 +188,11 @@ class Application:
         journal: Journal | None = None,
         schedule: StateSchedule | None = None,
         files: FileState | None = None,
+        digest: Callable[[], int | None] | None = None,
     ) -> None:
-        """`on_closed` gets positions: the application has received everything before, and it is closed. `closing` says
-        when that is known of a delivery. `journal` is there if and only if `take` and `install` are."""
+        """`digest` is compared instead of what `take` gives, unless it is None at the moment. `on_closed` gets
+        positions: the application has received everything before, and it is closed. `closing` says when that is known
+        of a delivery. `journal` is there if and only if `take` and `install` are."""
         check_functions(on_delivery, take, install, on_closed, compare_every)
         assert (journal is None) == (install is None), "an application with state needs a journal"
         self.position = delivered_until
@@ -212,6 +214,7 @@ class Application:
         self._install = install
         self._on_missed = on_missed
         self._compare_every = compare_every
+        self._digest = digest
         self._journal = journal
         self._files = files
         self._saved_until = self._saved_bytes = 0
@@ -523,6 +526,11 @@ class Application:
 
     def _compare_state(self) -> None:
         """Gives a digest of the state to the process, which compares it with those of the other replicas."""
+        if self._digest is not None:
+            digest = self._digest()
+            if digest is not None:
+                self._report_state(StateTaken(self.position, digest))
+            return
         state = self._call_take()
         if state.whole is not None:
             self._report_state(StateTaken(state.position, digest_state(state)))

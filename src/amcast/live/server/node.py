@@ -55,6 +55,8 @@ log = logging.getLogger("amcast.live")
 READY = "ready"
 WAITING = "waiting"
 STOPPED = "stopped"
+COMPARE_DELIVERIES: Final = 1024
+"""After so many deliveries the replicas of a service compare what they have answered."""
 ADMISSION_S: Final = 2.0
 """After so long without admission, a node prints that it waits."""
 STATE_S: Final = 2.0
@@ -204,6 +206,8 @@ def make_service_application(cluster: Cluster, me: ProcessId, service: ServiceHo
         install=service.install,
         journal=journal,
         files=service.files,
+        compare_every=COMPARE_DELIVERIES,
+        digest=lambda: service.executor.answers,
     )
 
 

@@ -87,7 +87,7 @@ class RpcCall:
         frame = encode_request(structs.replace(self._envelope, request=request), self._framing)
         if len(frame) > GREETING_BYTES:
             raise UsageError(f"a request of {len(frame)} bytes; expected {GREETING_BYTES} at most")
-        self._writer.write(frame)
+        _write(self._writer, frame)
 
     async def reply(self, timeout_s: float | None = None) -> AnyReply:
         """Reads the next reply."""
@@ -167,7 +167,7 @@ class RpcClient:
         version = self._older.get(process, self._transport.versions[1])
         framing = frames.find_framing(version, self._transport.security is None)
         envelope = RpcEnvelope(version, self._cluster, process, request)
-        writer.write(encode_request(envelope, framing))
+        _write(writer, encode_request(envelope, framing))
         return RpcCall(reader, writer, peer, self.limits, framing, envelope)
 
     def _check_server(self, process: ProcessId, peer: str, writer: asyncio.StreamWriter) -> None:
@@ -320,3 +320,9 @@ async def _read_chunks(call: RpcCall, process: ProcessId, size: int) -> AsyncIte
 
 def _reason(error: OSError | TimeoutError) -> str:
     return REFUSED if isinstance(error, ConnectionRefusedError) else str(error) or "timed out"
+
+
+def _write(writer: asyncio.StreamWriter, frame: bytes) -> None:
+    """Writes a frame; the next reply fails if the connection is closed. uvloop raises an error for such a write."""
+    if not writer.transport.is_closing():
+        writer.write(frame)

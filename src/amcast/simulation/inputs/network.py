@@ -4,8 +4,10 @@ A link is FIFO and exactly-once unless the configuration says otherwise. A packe
 again after `retransmit_ns`, as by TCP: it is late, and so is everything behind it. On "raw" links it is lost.
 """
 
+from collections.abc import Sequence
+from math import cos, log, pi, sin, sqrt
 from random import Random
-from typing import Literal
+from typing import Any, Final, Literal
 
 from msgspec import field
 
@@ -15,6 +17,7 @@ from amcast.kernel.ids import ProcessId
 from amcast.kernel.spec import Links
 from amcast.kernel.topology import Topology
 
+TWO_PI: Final = 2.0 * pi
 MAX_DELAY_NS = 3600 * 1000 * MILLISECOND
 DURATIONS = (
     "delay_ns", "self_ns", "retransmit_ns", "cpu_ns", "cpu_send_ns", "cpu_work_ns", "disk_ns", "clock_offset_ns",
@@ -135,6 +138,13 @@ class Network:
             config.loss or config.bandwidth
         )
         """No packet is delayed at random or queues: the delay of a pair is constant, which keeps the order."""
+        self.has_fast_draws = (
+            config.distribution == "normal"
+            and config.spread > 0
+            and not (config.loss or config.bandwidth)
+            and config.links != "raw"
+        )
+        """Delays are normal, and nothing but them decides: `fast_draw_arrivals` may be used."""
         self._check_regions()
 
     def _check_regions(self) -> None:
@@ -172,6 +182,36 @@ class Network:
             at = self._last[pair] = max(at, self._last.get(pair, 0))
         return at
 
+    def fast_draw_arrivals(self, source: ProcessId, targets: Sequence[ProcessId], now: int) -> list[int]:
+        """The fast twin of `draw_arrival`, for one body to several targets: the same draws, those of `Random.gauss`
+        among them, in one call instead of four for each packet."""
+        random: Any = self._random  # type stubs do not know `gauss_next`, which holds the second draw of a pair
+        spread, last = self.config.spread, self._last
+        delays = self.bases[source]
+        arrivals = []
+        for target in targets:
+            base = delays[target]
+            at = now
+            if base:
+                z = random.gauss_next
+                random.gauss_next = None
+                if z is None:
+                    angle = random.random() * TWO_PI
+                    radius = sqrt(-2.0 * log(1.0 - random.random()))
+                    z = cos(angle) * radius
+                    random.gauss_next = sin(angle) * radius
+                delay = round(base + z * (base * spread))
+                if delay > 0:
+                    at = now + delay
+            if self._fifo:
+                pair = (source, target)
+                if last.get(pair, 0) > at:
+                    at = last[pair]
+                else:
+                    last[pair] = at
+            arrivals.append(at)
+        return arrivals
+
     def draw_loss(self) -> bool:
         """Whether a packet on a raw link is lost."""
         return self.config.links == "raw" and self.loss > 0 and self._random.random() < self.loss
@@ -180,7 +220,7 @@ class Network:
         """Sets the share of lost packets. Packets that were delayed keep their place, so delays are never constant
         again."""
         self.loss = loss
-        self.is_constant = False
+        self.is_constant = self.has_fast_draws = False
 
     def draw_duplicate(self) -> bool:
         """Whether a packet on a raw link is duplicated."""

@@ -32,6 +32,16 @@ class Calendar:
         """The earliest time with an entry; None if there is none."""
         return self._times[0] if self._times else None
 
+    def pop_single(self) -> Entry | None:
+        """Pops the entry of the earliest time if it is the only one; otherwise None, and nothing changes."""
+        at = self._times[0]
+        entries = self.entries[at]
+        if len(entries) > 1:
+            return None
+        heappop(self._times)
+        del self.entries[at]
+        return entries[0]
+
     def pop_due(self) -> Iterator[Entry]:
         """Pops the entries of the earliest time, those added meanwhile included. If the caller stops early, the rest
         stays."""

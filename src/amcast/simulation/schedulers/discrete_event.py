@@ -102,6 +102,12 @@ class DiscreteEventScheduler:
                 else:
                     self._calendar.add(at, flight)
             return
+        if self.network.has_fast_draws:
+            add = self._calendar.add
+            for target, at in zip(targets, self.network.fast_draw_arrivals(source, targets, now), strict=True):
+                add(at, (ARRIVE, number, source, (target,), body, about, size, now))
+                number += 1
+            return
         for target in targets:
             self.offer_packet(number, (source, target, body, about, size, now))
             number += 1
@@ -174,7 +180,8 @@ class DiscreteEventScheduler:
                 world.now = until_ns
                 return
             world.now = at
-            for entry in calendar.pop_due():
+            single = calendar.pop_single()
+            for entry in calendar.pop_due() if single is None else (single,):
                 kind = entry[0]
                 if kind == ARRIVE:
                     if world.lossless and not self._may_hold:

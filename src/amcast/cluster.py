@@ -10,9 +10,12 @@ python -m amcast.cluster cluster.toml orders/1            runs one node until SI
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import isgeneratorfunction
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from amcast.assembly import Assembly, assemble_cluster
 from amcast.kernel.errors import UsageError
@@ -64,16 +67,18 @@ def connect(
     """Makes a client of the cluster that a cluster.toml describes; use it with `async with`, or `open` and `close`.
 
     `me` sets its process id instead of one that a server allocates; it must never be used twice with one cluster.
-    `client` is the name whose certificate it uses, where cluster.toml names several clients. `region` is its place in a
-    cluster with emulated distances. With `batches = False` every payload is ordered by itself, unchanged. `outbox` is a
-    folder that keeps messages with a key over restarts of the program (`multicast(..., key=)`); an `Outbox` says how
-    many keys are remembered, and for how long.
+    `client` is the name whose certificate it uses, where cluster.toml names several clients. `region` is where it is:
+    it sends to gateways there first, and emulated distances start there. With `batches = False` every payload is
+    ordered by itself, unchanged. `outbox` is a folder that keeps messages with a key over restarts of the program
+    (`multicast(..., key=)`); an `Outbox` says how many keys are remembered, and for how long.
     """
     if outbox is not None and me is not None:
         raise UsageError(f"me = {me} with an outbox; expected one of them: the outbox has a process id of its own")
     cluster = config if isinstance(config, Cluster) else read_cluster(config)
-    assembly = assemble(cluster)
     transport = cluster.client_transport(client, region)
+    assembly = assemble(cluster)
+    place = cluster.emulation.client_region if region is None else region
+    assembly = replace(assembly, session=structs.replace(assembly.session, region=place))
     return Client(
         lambda process: assembly.make_client(process, cluster.topology),
         cluster.topology,

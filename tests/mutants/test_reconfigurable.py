@@ -311,7 +311,7 @@ def _miss_a_skipped_barrier(patch: pytest.MonkeyPatch) -> None:
         ("whitebox", "none", 0, _count_discarded_deliveries),
         ("treecast", "none", 0, _never_check_earlier_deliveries),
         ("skeen", "none", 0, _drop_old_instances_at_once),
-        ("primcast", LAGGING, 303, _miss_a_skipped_barrier),
+        ("primcast", LAGGING, 317, _miss_a_skipped_barrier),
     ],
 )
 def test_mutant_is_detected(name: str, faults: str, first: int, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:

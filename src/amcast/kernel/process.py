@@ -65,6 +65,9 @@ class Process(Diagnostics, ABC):
     """Whether the process answers `Read` by `ReadReady`."""
     bundles_requests: bool = False
     """Whether the process orders every request of a client inside of a bundle that it makes itself."""
+    rest: "tuple[int, str] | None" = None
+    """The local time before which nothing more can be done for those who wait, whatever they send, and the timer that
+    expires then."""
     fast_body: ClassVar[type[Body]] = Body
     """The most frequent type of body, if `fast_receive` handles it instead of `on_receive`."""
 
@@ -170,6 +173,11 @@ class Process(Diagnostics, ABC):
     @abstractmethod
     def on_receive(self, sender: ProcessId, body: Body) -> None:
         """Handles a body of the protocol."""
+
+    def bundle_contacts(self, bundle: Message) -> tuple[ProcessId, ...]:
+        """The contacts that are sent a bundle of this process's gateway first, if they forward it to the others; empty
+        if all contacts are sent it."""
+        return ()
 
     def fast_receive(self, sender: ProcessId, body: Any) -> None:
         """The fast twin of `on_receive` for bodies of the type `fast_body`: called directly, without a `match`. Nearly

@@ -158,10 +158,10 @@ PRIMCAST_BUGS: Final = (
         PRIMCAST,
         "            self._persist_changes()\n            for targets, body, about in self._sends_after_persist:\n"
         "                self.send_all(targets, body, about)\n            self._sends_after_persist = []\n"
-        "            self._send_acknowledgements()\n",
+        "            self._send_acknowledgements(is_proposed)\n",
         "            for targets, body, about in self._sends_after_persist:\n"
         "                self.send_all(targets, body, about)\n            self._sends_after_persist = []\n"
-        "            self._send_acknowledgements()\n            self._persist_changes()\n",
+        "            self._send_acknowledgements(is_proposed)\n            self._persist_changes()\n",
         "primcast",
     ),
     Bug(

@@ -211,3 +211,13 @@ def test_late_reply_of_a_lost_group_does_not_bring_it_back_for_ever() -> None:
     lost = lose_message(client, 0)
     client.step((Receive(4, Reply(lost.id, 1)), Receive(0, AbsentGroups(1, (1,)))), 0)
     lose_message(client, 1)
+
+
+def test_client_prefers_a_gateway_in_its_region() -> None:
+    regions = {process: "east" if process < 3 else "west" for process in TOPOLOGY.servers}
+    topology = Topology({0: (0, 1, 2), 1: (3, 4, 5)}, (ME,), regions)
+    for region, gateways in (("east", (0, 0, 3)), ("west", (3, 0, 3)), ("north", (3, 0, 3))):
+        config = SessionConfig(gateways=True, region=region)
+        client = ClientSession(ME, topology, lambda topology, sent: (), config)
+        chosen = [client.contacts(message(0, *groups)) for groups in ((0, 1), (0,), (1,))]
+        assert chosen == [(gateway,) for gateway in gateways]

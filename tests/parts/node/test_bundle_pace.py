@@ -129,17 +129,18 @@ def test_number_of_paces_is_bounded() -> None:
     assert len(gateway.snapshot().paces) == 99
 
 
-def overlaps_beside_local(local_took_ns: int, took_ns: int) -> bool:
-    """Whether bundles to both groups overlap, at a gateway that has answered messages to its own group alone."""
+def overlaps_beside_local(local_took_ns: int, took_ns: int, later_ns: int = 0) -> bool:
+    """Whether bundles to both groups overlap, at a gateway that has answered messages to its own group alone, and so
+    long after."""
     gateway = make_gateway()
-    for destinations, answer_ns in (((0,), local_took_ns), ((0, 1), took_ns)):
+    for destinations, begin_ns, answer_ns in (((0,), 0, local_took_ns), ((0, 1), later_ns, took_ns)):
         gateway.add(make_message(6, len(destinations), destinations))
-        (bundle,) = bundles_in(gateway.step([], 0))
-        gateway.step(replies_to(bundle, destinations), answer_ns)
+        (bundle,) = bundles_in(gateway.step([], begin_ns))
+        gateway.step(replies_to(bundle, destinations), begin_ns + answer_ns)
     for client in (6, 7):
         gateway.add(make_message(client, 9))
         gateway.expire_pace_timer()
-        gateway.step([], took_ns + (client - 5) * MAX_INTERVAL_NS)
+        gateway.step([], later_ns + took_ns + (client - 5) * MAX_INTERVAL_NS)
     copy = make_gateway()
     copy.restore(gateway.snapshot())
     assert copy.snapshot() == gateway.snapshot()
@@ -150,6 +151,7 @@ def test_bundles_to_far_groups_do_not_overlap_beside_fast_local_ones() -> None:
     assert not overlaps_beside_local(MILLISECOND, 80 * MILLISECOND)
     assert overlaps_beside_local(60 * MILLISECOND, 80 * MILLISECOND), "no message is fast there"
     assert overlaps_beside_local(TOOK_NS, 2 * TOOK_NS), "the other group is near"
+    assert overlaps_beside_local(MILLISECOND, 80 * MILLISECOND, 3 * MEMORY_NS), "no local messages come any more"
 
 
 FAR_NS = 60 * MILLISECOND

@@ -73,6 +73,21 @@ def test_bundles_overlap_before_the_first_answer() -> None:
     assert len(gateway.open_bundles()) == 3
 
 
+def test_gateway_rests_while_all_messages_wait_for_their_pace() -> None:
+    gateway = make_gateway()
+    for client in (6, 7):
+        gateway.add(make_message(client, 0))
+    (bundle,) = bundles_in(gateway.step([], 0))
+    assert gateway.rest_until_ns == 0
+    gateway.step(replies_to(bundle), 1 * MILLISECOND)
+    gateway.add(make_message(6, 1))
+    assert bundles_in(gateway.step([], 2 * MILLISECOND)) == []
+    assert gateway.rest_until_ns == 4 * MILLISECOND, "four times the answer after the last bundle; client 7 is missing"
+    gateway.add(make_message(7, 1))
+    assert len(bundles_in(gateway.step([], 3 * MILLISECOND))) == 1, "nobody is missing"
+    assert gateway.rest_until_ns == 0
+
+
 def test_lone_client_never_waits() -> None:
     gateway = make_gateway()
     for sequence, now in enumerate((0, 4000, 8000)):

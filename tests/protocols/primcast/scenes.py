@@ -11,6 +11,8 @@ def primary_is_alone_with_its_clock(spec: Any) -> Stage:
     stage.raise_remote_clocks()
     stage.world.blocked = {(remote, local) for remote in (3, 4, 5) for local in (1, 2)}
     stage.multicast(0, 0, 1)
+    stage.step_until(lambda: stage.protocol(1)._log.length and stage.protocol(2)._log.length)
+    stage.world.blocked |= {(0, 1), (0, 2)}
     stage.drain()
     return replace_primary(stage, 1)
 
@@ -52,6 +54,8 @@ def candidate_has_low_clock(spec: Any) -> Stage:
     stage.raise_remote_clocks()
     stage.world.blocked = {(remote, 2) for remote in (3, 4, 5)}
     stage.multicast(0, 0, 1)
+    stage.step_until(lambda: stage.protocol(2)._log.length)
+    stage.world.blocked.add((0, 2))
     stage.drain()
     assert stage.world.history[0], "the primary delivers"
     return replace_primary(stage, 2)

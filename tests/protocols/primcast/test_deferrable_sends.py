@@ -6,7 +6,7 @@ from tests.protocols.gateway_stage import GatewayStage
 
 
 def test_only_primaries_and_the_gateway_are_urgent_targets() -> None:
-    stage = GatewayStage()
+    stage = GatewayStage(small_bundle_bytes=0)
     stage.multicast(1, 0, 1)
     stage.world.blocked = {(3, 0)}
     stage.step_until(lambda: len(stage.links.get((3, 0), ())) == 2)

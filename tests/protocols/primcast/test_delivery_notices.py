@@ -242,7 +242,7 @@ def test_gateway_that_is_a_follower_replies_soon() -> None:
 
 
 def test_gateway_that_is_a_follower_does_not_wait_for_others_bundles() -> None:
-    stage = GatewayStage(node=DeferringNode, groups=3)
+    stage = GatewayStage(node=DeferringNode, groups=3, small_bundle_bytes=0)
     stage.suggest_leader(1, 4)
     stage.drain()
     for steps in range(0, 30, 5):
@@ -408,7 +408,7 @@ def test_snapshot_contains_the_notices() -> None:
     stage = GatewayStage(WithTwin, DeferringNode)
     for number in range(8):
         stage.multicast(number % 2, 0, 1)
-        stage.steps(30)
+        stage.steps(18)
         stage.world.now += 12 * MS
     stage.finish()
     stage.steps(100)
@@ -446,7 +446,7 @@ class SilentToNewPrimary(PrimCast):
 
 def time_to_take_over(kind: type[PrimCast]) -> int:
     """Group 1's primary crashes after its proposal has reached all members; when the next primary has delivered."""
-    stage = GatewayStage(kind, DeferringNode)
+    stage = GatewayStage(kind, DeferringNode, small_bundle_bytes=0)
     first = stage.multicast(0, 0, 1)
     stage.step_until(lambda: all(stage.protocol(process)._log.length for process in stage.topology.servers))
     stage.drain()

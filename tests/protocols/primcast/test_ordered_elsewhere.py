@@ -56,7 +56,7 @@ def test_acknowledged_message_is_delivered_before_later_requests() -> None:
 
 
 def test_overconfident_mutant_is_caught() -> None:
-    assert next_message_overtakes(GatewayStage(Overconfident))
+    assert next_message_overtakes(GatewayStage(Overconfident, small_bundle_bytes=0))
 
 
 def test_gateway_needs_no_reply_of_a_group_with_the_final_timestamp() -> None:

@@ -221,6 +221,8 @@ def protocol_options(cluster: Cluster, spec: Spec) -> dict[str, Any]:
         )
     if cluster.durability == "memory" and cluster.trace_mode != "full" and "records" in spec.config.__struct_fields__:
         options.setdefault("records", False)
+    if cluster.durability == "fsync" and "proposes_early" in spec.config.__struct_fields__:
+        options.setdefault("proposes_early", True)
     return options
 
 

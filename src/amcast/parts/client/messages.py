@@ -16,6 +16,9 @@ class SessionConfig(Config, frozen=True):
     silence_ns: int = 250 * MILLISECOND
     """How long a gateway may answer nothing before the client turns to another one; longer where answers take long."""
 
+    region: str = ""
+    """Where the client is: it prefers gateways there. Without it, the region that the topology names."""
+
     def __post_init__(self) -> None:
         low, high = self.retry_ns
         if not 0 < low <= high:

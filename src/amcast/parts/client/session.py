@@ -22,7 +22,8 @@ configuration (ConfigurationStarted), and is sent every open request again.
 
 Where nodes are gateways (`parts/node/gateway.py`), a client sends to one of them instead, which bundles the requests of
 many clients and replies for all groups (Done). It is the first member, the initial leader, of one of the destinations,
-the same for all clients: the more clients share a gateway, the larger its bundles. After a timeout a client moves to
+in the client's region if there is one, and then the same for all clients of a region: the more clients share a
+gateway, the larger its bundles. After a timeout a client moves to
 the next member, for this message and all later ones.
 
 A gateway that answers nothing at all for much longer than answers usually take is stopped, cut off or overwhelmed, and
@@ -30,6 +31,7 @@ the client moves at once, long before a retry. That may be wrong, and is harmles
 once. With each move that brings no answer the client waits twice as long, so that it does not add to an overload.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from amcast.kernel.ids import GroupId, MessageId, ProcessId, sequence_of
@@ -75,10 +77,20 @@ class ClientSession(Process):
 
     awaits_answers = True
 
-    def __init__(self, me: ProcessId, topology: Topology, contacts: Contacts, config: SessionConfig) -> None:
+    def __init__(
+        self,
+        me: ProcessId,
+        topology: Topology,
+        contacts: Contacts,
+        config: SessionConfig,
+        first_contacts: Callable[[Message], tuple[ProcessId, ...]] | None = None,
+    ) -> None:
         super().__init__(me, topology)
         self._protocol_contacts = contacts
+        self._first_contacts = first_contacts
+        """The contacts that are sent a request first; empty if all are."""
         self._config = config
+        self._region = config.region or topology.region(me)
         self._pending: dict[MessageId, _PendingMessage] = {}
         """Sent and unanswered, oldest first."""
         self._blocked: list[Message] = []
@@ -110,12 +122,17 @@ class ClientSession(Process):
         if not self._config.gateways and not pending.groups.isdisjoint(self._absent[1]):
             pending.timeouts = 2
             contacts = self._all_targets(message)
+        if self._first_contacts is not None:
+            contacts = self._first_contacts(message) or contacts
         self.send_all(contacts, Request(message), message.id)
 
     def contacts(self, message: Message) -> tuple[ProcessId, ...]:
         """The gateway; or the protocol's contacts, with the leaders that hints named."""
         if self._config.gateways:
             groups = message.destinations
+            if self._region and len(groups) > 1:
+                near = [group for group in groups if self.topology.region(self._choose_gateway(group)) == self._region]
+                groups = tuple(near) or groups
             return (self._choose_gateway(groups[sum(groups) % len(groups)]),)
         contacts = self._protocol_contacts(self.topology, message)
         if not self._leaders:

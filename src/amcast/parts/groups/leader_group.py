@@ -58,7 +58,7 @@ class PendingMessage:
     __slots__ = ("is_overdue",)
 
     is_overdue: bool
-    """The message was pending already when the repair timer last fired."""
+    """The message was pending already when the repair timer was set."""
 
 
 class GivenPromise(Protocol):
@@ -449,8 +449,6 @@ class LeaderGroupMember(Process, Generic[I]):
             self._is_lagging = False
             self._next_helper += 1
             helper = self._other_members[self._next_helper % len(self._other_members)]
-        for item in self._pending.values():
-            item.is_overdue = True
         return helper, overdue[:MAX_REQUESTS]
 
     def _arm_repair_timer(self) -> None:
@@ -466,6 +464,8 @@ class LeaderGroupMember(Process, Generic[I]):
         )
         if waits:
             self._repair_armed = True
+            for item in self._pending.values():
+                item.is_overdue = True
             self.set_timer(REPAIR_TIMER, self._config.repair_ns)
 
     # Operators

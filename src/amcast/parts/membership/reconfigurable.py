@@ -831,6 +831,10 @@ class Reconfigurable(Process):
         current = self.current
         return current is not None and current.has_delivered(message)
 
+    def bundle_contacts(self, bundle: Message) -> tuple[ProcessId, ...]:
+        current = self.current
+        return () if current is None or current.process is None else current.process.bundle_contacts(bundle)
+
     def has_delivered_any(self, messages: Sequence[MessageId]) -> bool:
         current = self.current
         return current is not None and current.has_delivered_any(messages)

@@ -12,9 +12,10 @@ The interval follows from how busy the path is. On an idle path it is IDLE_ANSWE
 recent answer took, at most MAX_IDLE_INTERVAL_NS. When answers take BUSY_INTERVALS intervals longer than the fastest,
 bundles queue somewhere, and the interval grows until they no longer do: larger bundles cost less for each message.
 
-Bundles to far groups do not overlap while messages to the gateway's own group are answered much faster: most protocols
-keep a local message waiting behind a global one that has no final timestamp yet. With such bundles one behind the other
-no local message would be fast, so the next one leaves MAX_INTERVAL_NS after the answer, unless nobody is waited for.
+Bundles to far groups do not overlap while messages to the gateway's own group alone are answered, much faster: most
+protocols keep a local message waiting behind a global one that has no final timestamp yet. With such bundles one behind
+the other no local message would be fast, so the next one leaves MAX_INTERVAL_NS after the answer, unless nobody is
+waited for.
 
     delivered --held--> closed, answered --held--> clients far away --held--> their next messages are here -> next
 
@@ -111,7 +112,8 @@ class BundlePace:
         self._least_ns = min(self._least_ns or took_ns, took_ns)
         least_ns = self.least_ns
         if held_ns is None:
-            self.may_overlap = local is None or not 0 < FAR_ANSWERS * local.least_ns < least_ns
+            is_mixed = local is not None and now - local._period_ns < 2 * MEMORY_NS
+            self.may_overlap = local is None or not is_mixed or not 0 < FAR_ANSWERS * local.least_ns < least_ns
         else:
             self._record_held(held_ns, took_ns, now)
             self.may_overlap = not self.report_ns

@@ -16,7 +16,7 @@ The gateway is a client of its own protocol, with an ordinary session (`parts/cl
 holds back bundles that would run too far ahead. When it crashes, its clients move to another gateway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -53,13 +53,20 @@ def _count_bytes(messages: list[Message]) -> int:
 class Gateway:
     """Serves the clients of one process in one incarnation."""
 
-    def __init__(self, me: ProcessId, topology: Topology, contacts: Contacts, config: GatewayConfig) -> None:
+    def __init__(
+        self,
+        me: ProcessId,
+        topology: Topology,
+        contacts: Contacts,
+        config: GatewayConfig,
+        first_contacts: Callable[[Message], tuple[ProcessId, ...]] | None = None,
+    ) -> None:
         self.me = me
         self.config = config
         self._topology = topology
         home = topology.group_of(me)
         self._home: Groups = () if home is None else (home,)
-        self._contacts = contacts
+        self._contacts, self._first_contacts = contacts, first_contacts
         self.has_work = False
         """Whether `step` must be called: messages were gathered, or a timer expired."""
         self.gathered: dict[Groups, list[Message]] = {}
@@ -84,6 +91,8 @@ class Gateway:
         self._paces: dict[Groups, BundlePace] = {}
         self._timer_ns = 0
         """When PACE_TIMER expires; 0 if it is not set."""
+        self.rest_until_ns = 0
+        """When the first gathered messages need not wait for their pace any longer; 0 if none wait for it."""
         self._resubmits: list[Event] = []
         """Messages of this process itself, to be multicast again without a bundle after a reconfiguration."""
         self.start(0)
@@ -95,7 +104,8 @@ class Gateway:
         self.session = self._make_session()
 
     def _make_session(self) -> ClientSession:
-        return ClientSession(self.sender, self._topology, self._contacts, SessionConfig(self.config.retry_ns))
+        config = SessionConfig(self.config.retry_ns)
+        return ClientSession(self.sender, self._topology, self._contacts, config, self._first_contacts)
 
     def follow_topology(self, topology: Topology) -> set[ProcessId]:
         """Follows a reconfiguration. Open bundles may be delivered or not, so their clients must retry; they are
@@ -185,6 +195,7 @@ class Gateway:
     def step(self, events: list[Event], now: int) -> list[Effect]:
         """Steps the gateway at the end of a node's step: gives events to its session and bundles gathered messages."""
         self.has_work = False
+        self.rest_until_ns = 0
         effects: list[Effect] = []
         if self._resubmits:
             events += self._resubmits
@@ -208,6 +219,8 @@ class Gateway:
         """Sets the timer for the first gathered messages that wait for their pace alone, unless it expires before."""
         waits = [self._wait_ns(groups, now) for groups in self.gathered]
         wait_ns = min((wait for wait in waits if wait), default=0)
+        if all(waits):
+            self.rest_until_ns = now + wait_ns
         if wait_ns and (not self._timer_ns or now + wait_ns < self._timer_ns):
             self._timer_ns = now + wait_ns
             effects.append(SetTimer(PACE_TIMER, wait_ns, wait_ns))

@@ -162,7 +162,7 @@ class Node(Process):
         self.gateway: Gateway | None = None
         if config.gateway is not None:
             assert contacts is not None, "a gateway needs the protocol's contacts"
-            self.gateway = Gateway(self.me, self.topology, contacts, config.gateway)
+            self.gateway = Gateway(self.me, self.topology, contacts, config.gateway, protocol.bundle_contacts)
         self.real_time: RealTimeOrder | None = None
         if config.real_time is not None:
             self.real_time = RealTimeOrder(self, self.home, config.real_time, checkpoint_type, self.has_delivered)
@@ -200,6 +200,11 @@ class Node(Process):
     @property
     def bundles_requests(self) -> bool:  # type: ignore[override]
         return self.gateway is not None
+
+    @property
+    def rest(self) -> tuple[int, str] | None:  # type: ignore[override]
+        gateway = self.gateway
+        return None if gateway is None or not gateway.rest_until_ns else (gateway.rest_until_ns, PACE_TIMER)
 
     def _state_accepted(self) -> Accepted | None:
         """What this member states to readers; nothing while it is not one that others may rely on."""
@@ -461,7 +466,6 @@ class Node(Process):
             case PeerDown(peer):
                 if self.omega is not None:
                     self._follow_suspicion(self.omega.suspect(peer), for_protocol)
-                return True
         return False
 
     def _handle_timer(self, event: Event, name: str, for_protocol: list[Event]) -> bool:

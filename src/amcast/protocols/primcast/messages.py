@@ -1,10 +1,11 @@
 """PrimCast's bodies, records and states."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
-from amcast.kernel.ids import GroupId, MessageId
+from amcast.kernel.config import SearchValues
+from amcast.kernel.ids import GroupId, MessageId, ProcessId
 from amcast.kernel.message import Body, Message, Record, State
 from amcast.parts.groups.leader_group_messages import (
     AdmissionVote,
@@ -25,12 +26,23 @@ DeliveryNotice = tuple[int, MessageId, int]
 
 
 class PrimCastConfig(LeaderGroupConfig, frozen=True):
+    search_values: ClassVar[SearchValues] = {
+        **LeaderGroupConfig.search_values,
+        "small_bundle_bytes": (0, 200, 16 * 1024),
+        "proposes_early": (False, True),
+    }
     hybrid: bool = False
     """Primaries never propose less than their local time (PrimCast-HC)."""
     records: bool = True
     """Persist what must survive a crash. Without records a restarted process has lost its memory, and nothing that a
     process sends waits for a disk: its own acknowledgement counts within the step. Nodes in memory choose this, because
     records that nobody stores were an eighth of the work for a lone message."""
+    proposes_early: bool = False
+    """A primary with records sends its proposals before they are durable, and its acknowledgement when they are: its
+    disk and those of its followers write at the same time, for one more packet to each. Nodes that sync choose this."""
+    small_bundle_bytes: int = 16 * 1024
+    """Bundles with a payload up to this size go to a majority of each group first (`protocols/primcast/thrift.py`); 0:
+    none. Equal at all members."""
 
 
 class DeliveredMessage(Struct, frozen=True, array_like=True, gc=False):
@@ -80,6 +92,16 @@ class Propose(Body, frozen=True):
     ack: Ack
     notices: tuple[DeliveryNotice, ...] = ()
     """Recent deliveries of the primary, which its followers may deliver too."""
+
+
+class Offer(Body, frozen=True):
+    """A primary's timestamps before they are durable. It states nothing: an Ack follows when they are."""
+
+    epoch: int
+    proposals: tuple[Proposal, ...]
+    clock: int
+    """The primary's clock, which its followers follow."""
+    notices: tuple[DeliveryNotice, ...] = ()
 
 
 # Epoch changes
@@ -167,6 +189,7 @@ class Install(Body, frozen=True):
 BODIES: Final[tuple[type[Body], ...]] = (
     Ack,
     Propose,
+    Offer,
     NewEpoch,
     Promise,
     NewState,
@@ -217,6 +240,15 @@ class PendingMulticastState(State, frozen=True):
     proposing_groups: tuple[GroupId, ...]
     committed_ns: int
     is_overdue: bool
+    patience: int
+
+
+class ThriftState(State, frozen=True):
+    """A `Thrift`."""
+
+    down: tuple[ProcessId, ...]
+    is_timer_armed: bool
+    is_timer_due: bool
 
 
 class GroupProgressState(State, frozen=True):
@@ -264,3 +296,4 @@ class PrimCastState(State, frozen=True):
     decided: int
     undurable: tuple[tuple[DeliveredMessage, int], ...]
     notices: DeliveryNoticesState
+    thrift: ThriftState

@@ -36,6 +36,10 @@ their copy may wait for later traffic (`Send.deferrable`): half of the 36 frames
   members of remote groups only if it raises their clocks. It does not if the proposal of every other destination is
   known and one of them is as high: that proposal raises the clocks.
 
+A small bundle is more thrifty. Two members of a group of three are a majority, so it is urgent for primaries and for as
+many followers as make one with them; the rest receives it later, or when no majority answers soon
+(`protocols/primcast/thrift.py`).
+
 Followers deliver what their primary has delivered (`delivery_notices.py`), and need the deferred acknowledgements only
 if it fails; a new primary is sent at once what was deferred for it as a follower.
 
@@ -95,6 +99,7 @@ from amcast.protocols.primcast.messages import (
     Install,
     NewEpoch,
     NewState,
+    Offer,
     PendingMulticastState,
     PrimCastConfig,
     PrimCastState,
@@ -105,9 +110,11 @@ from amcast.protocols.primcast.messages import (
     Query,
     Start,
     Sync,
+    ThriftState,
 )
 from amcast.protocols.primcast.progress import GroupProgress, PendingMulticast, about_messages
 from amcast.protocols.primcast.statements import build_statement_table
+from amcast.protocols.primcast.thrift import HURRY_NS, HURRY_TIMER, Thrift, gateway_of, take_overdue
 
 NOTICE_TIMER: Final = "notices"
 NO_TIMESTAMPS: Final[Mapping[GroupId, int]] = {}
@@ -137,6 +144,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         "_primary_position",
         "_progress",
         "_promises",
+        "_proposes_early",
         "_published_clock",
         "_recent_deliveries",
         "_remote_destinations",
@@ -145,6 +153,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         "_remote_progress",
         "_sent_state",
         "_targets_without_me",
+        "_thrift",
         "_undurable",
         "_unproposed",
         "_waiting_proposals",
@@ -157,6 +166,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._next_timestamp = next_hybrid if config.hybrid else next_logical
         self._has_records = config.records
         """Whether durable state is persisted before anything that depends on it is sent."""
+        self._proposes_early = config.records and config.proposes_early
 
         # The own group
         self._log = GroupLog()
@@ -210,6 +220,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._deferrable: dict[tuple[tuple[GroupId, ...], ProcessId, int, int, bool], tuple[ProcessId, ...]] = {}
         """Cache: the targets for which a body is not urgent, by destinations, sender, `_epoch`,
         `_remote_epoch_changes`, and whether the body is a proposal."""
+        self._thrift = Thrift(me, self._members, config.small_bundle_bytes)
         self._targets_without_me: dict[tuple[ProcessId, ...], tuple[ProcessId, ...]] = {}
         """Cache: targets without this process."""
 
@@ -225,6 +236,8 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         match body:
             case Propose():
                 self._handle_propose(sender, body)
+            case Offer():
+                self._handle_offer(sender, body)
             case Start(message):
                 self.on_request(message)
             case Query():
@@ -275,15 +288,20 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             if not (self._sends_after_persist or self._appended or self._clock_due):
                 break
             self._trim()
+            is_proposed = self._proposes_early and bool(self._appended) and self._propose_early()
             self._persist_changes()
             for targets, body, about in self._sends_after_persist:
                 self.send_all(targets, body, about)
             self._sends_after_persist = []
-            self._send_acknowledgements()
+            self._send_acknowledgements(is_proposed)
             if self._has_records:
                 break  # this process' own acknowledgement arrives when it is durable
         if notices.unannounced:
             self._schedule_notices()
+        if self._thrift.is_timer_due:
+            self._thrift.is_timer_due = False
+            self._thrift.is_timer_armed = True
+            self.set_timer(HURRY_TIMER, (HURRY_NS, HURRY_NS))
         if not self._repair_armed:
             self._arm_repair_timer()
 
@@ -307,6 +325,8 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         assert self.home in message.destinations, f"process {self.me} is no destination of message {id}"
         if pending.message is None:
             pending.message = message
+            if gateway_of(message) == self.me and self._thrift.is_small(message):
+                self._thrift.start_waiting(pending)
             if pending.index < 0:
                 self._unproposed[id] = pending
                 if self._role == "primary":
@@ -358,24 +378,40 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     def _handle_propose(self, sender: ProcessId, body: Propose) -> None:
         ack = body.ack
-        epoch = ack.epoch
         if sender in self._places:
-            if epoch < self._promised:
-                self._reject_stale_leader(sender, epoch)
-            if epoch == self._epoch and self._is_active():
-                self._accept_proposals(body.proposals)
-                if body.notices:
-                    self._handle_notices(body.notices)
+            self._handle_own_proposals(sender, ack.epoch, body.proposals, body.notices)
             self.fast_receive(sender, ack)
+        else:
+            self._handle_remote_proposals(sender, ack.epoch, body.proposals)
+            self._handle_remote_ack(sender, ack)
+
+    def _handle_offer(self, sender: ProcessId, body: Offer) -> None:
+        if sender not in self._places:
+            self._handle_remote_proposals(sender, body.epoch, body.proposals)
             return
+        self._handle_own_proposals(sender, body.epoch, body.proposals, body.notices)
+        if body.epoch == self._epoch and body.clock > self._clock:
+            self._follow_primary_clock(body.clock)
+
+    def _handle_own_proposals(
+        self, sender: ProcessId, epoch: int, proposals: tuple[Proposal, ...], notices: tuple[DeliveryNotice, ...]
+    ) -> None:
+        if epoch < self._promised:
+            self._reject_stale_leader(sender, epoch)
+        if epoch == self._epoch and self._is_active():
+            self._accept_proposals(proposals)
+            if notices:
+                self._handle_notices(notices)
+
+    def _handle_remote_proposals(self, sender: ProcessId, epoch: int, proposals: tuple[Proposal, ...]) -> None:
         progress = (self._remote_members.get(sender) or self._add_remote_member(sender))[0]
         if epoch > progress.epoch:
             progress.epoch = epoch
             progress.undecided = []
             self._remote_epoch_changes += 1
-            self._acknowledge_new_primary(sender, body.proposals)
+            self._acknowledge_new_primary(sender, proposals)
         if epoch == progress.epoch:
-            for proposal in body.proposals:
+            for proposal in proposals:
                 id = proposal[1]
                 pending = self._pending.get(id)
                 if pending is None:
@@ -384,7 +420,6 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                     pending = self._pending[id] = PendingMulticast(id)
                 heappush(progress.undecided, proposal)
                 self._observe_timestamp(pending, progress.group, proposal[2])
-        self._handle_remote_ack(sender, ack)
 
     def _accept_proposals(self, proposals: tuple[Proposal, ...]) -> None:
         """Handles the own primary's proposals in order. One that repeats an index or leaves a gap is dropped; repair
@@ -460,6 +495,8 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._acks_changed = True
         if place == epoch % MAX_MEMBERS:
             self._update_primary_position(length, clock)
+            if clock > self._clock:
+                self._follow_primary_clock(clock)
         if not self._is_established and progress.has_quorum(epoch):
             self._is_established = True
             self._start_leading()
@@ -475,6 +512,12 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._primary_position = (length, clock)
             if length <= self._log.length and clock > self._primary_clock:
                 self._primary_clock = clock
+
+    def _follow_primary_clock(self, clock: int) -> None:
+        """Raises the clock to that of the own primary, which may know timestamps that this member is sent later."""
+        self._clock = clock
+        if clock > self._published_clock:
+            self._clock_due = True
 
     def _handle_remote_ack(self, sender: ProcessId, ack: Ack) -> None:
         progress, place = self._remote_members.get(sender) or self._add_remote_member(sender)
@@ -676,9 +719,9 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
 
     # Sending proposals and acknowledgements
 
-    def _send_acknowledgements(self) -> None:
+    def _send_acknowledgements(self, is_proposed: bool) -> None:
         """Sends one acknowledgement (or proposal) per group for all entries that this step appended; if there are none,
-        the clock, if it is due."""
+        the clock, if it is due. Entries that `_propose_early` has proposed are acknowledged."""
         appended = self._appended
         clock_due = self._clock_due
         if appended:
@@ -687,32 +730,55 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         if not (appended or clock_due) or not self._is_active():
             return
         self._published_clock = self._clock
-        notices: tuple[DeliveryNotice, ...] = ()
-        if appended and self._role == "primary":
-            notices = self._notices.take_with_proposal(self.now)
-        if len(appended) == 1:
-            pending = appended[0]
-            message = pending.message
-            assert message is not None
-            targets = self.topology.processes_of(message.destinations)
-            body = self._build_propose_or_ack(appended, notices)
-            self._send_deferrable(targets, body, pending.id, self._list_deferrable(pending, message))
-        elif appended:
-            for group, entries in [(self.home, appended), *self._group_by_destination(appended)]:
-                deferrable = self._list_deferrable_in(group, entries)
-                body = self._build_propose_or_ack(entries, notices if group == self.home else ())
-                self._send_deferrable(self.topology.members(group), body, about_messages(entries), deferrable)
+        ack = self._build_ack()
+        if appended:
+            self._send_entries(appended, ack, self._role == "primary" and not is_proposed)
         else:
             self.note("bump")
-            self._send_deferrable(self._members, self._build_ack(), None, ())
+            self._send_deferrable(self._members, ack, None, ())
         if not self._has_records:
-            self.fast_receive(self.me, self._build_ack())
+            self.fast_receive(self.me, ack)
+
+    def _propose_early(self) -> bool:
+        """Proposes the entries of this step before they are durable; False if this is no primary. A proposal binds
+        nobody until it is acknowledged, and a primary that crashes before never leads the same epoch again, so nobody
+        sees two proposals for one index."""
+        if self._role != "primary" or not self._is_active():
+            return False
+        self.note("early-proposal")
+        self._send_entries(self._appended, None, True)
+        return True
+
+    def _send_entries(self, entries: list[PendingMulticast], ack: Ack | None, proposes: bool) -> None:
+        """Sends an acknowledgement, or proposals with one or before it, to the destinations of some entries."""
+        notices: tuple[DeliveryNotice, ...] = ()
+        if proposes:
+            notices = self._notices.take_with_proposal(self.now)
+            for pending in entries:
+                if pending.message is not None and self._thrift.is_small(pending.message):
+                    self._forward(pending, pending.message)
+        if len(entries) == 1:
+            pending = entries[0]
+            message = pending.message
+            assert message is not None
+            body = self._build_proposals(entries, ack, notices) if proposes else ack
+            deferrable = self._list_deferrable(pending, message, proposes)
+            if notices:
+                # They let the other members deliver, which would lag behind as long as this is deferred.
+                deferrable = tuple([one for one in deferrable if one not in self._places])
+            self._send_deferrable(self.topology.processes_of(message.destinations), body, pending.id, deferrable)
+            return
+        for group, listed in [(self.home, entries), *self._group_by_destination(entries)]:
+            deferrable = () if notices and group == self.home else self._list_deferrable_in(group, listed, proposes)
+            body = self._build_proposals(listed, ack, notices if group == self.home else ()) if proposes else ack
+            self._send_deferrable(self.topology.members(group), body, about_messages(listed), deferrable)
 
     def _send_deferrable(
-        self, targets: tuple[ProcessId, ...], body: Body, about: About, deferrable: tuple[ProcessId, ...]
+        self, targets: tuple[ProcessId, ...], body: Body | None, about: About, deferrable: tuple[ProcessId, ...]
     ) -> None:
-        """Sends to all targets; to this process only if the body must wait until it is durable."""
-        if not self._has_records:
+        """Sends to all targets; to this process only an acknowledgement that must wait until it is durable."""
+        assert body is not None
+        if not self._has_records or type(body) is Offer:
             others = self._targets_without_me.get(targets)
             if others is None:
                 if len(self._targets_without_me) >= MAX_CACHED:
@@ -722,13 +788,15 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         if targets:
             self._outbox.append(Send(targets, body, about, deferrable))
 
-    def _build_propose_or_ack(
-        self, entries: list[PendingMulticast], notices: tuple[DeliveryNotice, ...] = ()
-    ) -> Propose | Ack:
+    def _build_proposals(
+        self, entries: list[PendingMulticast], ack: Ack | None, notices: tuple[DeliveryNotice, ...] = ()
+    ) -> Propose | Offer:
+        proposals = tuple([(one.index, one.id, one.timestamp) for one in entries])
+        return Offer(self._epoch, proposals, self._clock, notices) if ack is None else Propose(proposals, ack, notices)
+
+    def _build_propose_or_ack(self, entries: list[PendingMulticast]) -> Body:
         ack = self._build_ack()
-        if self._role != "primary":
-            return ack
-        return Propose(tuple([(one.index, one.id, one.timestamp) for one in entries]), ack, notices)
+        return self._build_proposals(entries, ack) if self._role == "primary" else ack
 
     def _build_ack(self) -> Ack:
         time, tie = self._last_delivered_rank
@@ -744,31 +812,92 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
                     groups.setdefault(group, []).append(pending)
         return sorted(groups.items())
 
-    def _list_deferrable(self, pending: PendingMulticast, message: Message) -> tuple[ProcessId, ...]:
+    def _forward(self, pending: PendingMulticast, message: Message) -> None:
+        """Sends a small bundle, of which the gateway has notified primaries only, to the followers."""
+        self._thrift.start_waiting(pending)
+        gateway = gateway_of(message)
+        followers = tuple([member for member in self._other_members if member != gateway])
+        if followers:
+            spares = self._thrift.spares(self._progress, self._epoch, {gateway})
+            self._outbox.append(Send(followers, Start(message), message.id, spares))
+
+    def _list_deferrable(self, pending: PendingMulticast, message: Message, proposes: bool) -> tuple[ProcessId, ...]:
         """The targets for which the proposal or acknowledgement of a message is not urgent."""
         groups = message.destinations
-        proposes = self._role == "primary"
-        if proposes and (
-            pending.highest_proposal < pending.timestamp or len(pending.proposing_groups) < len(groups) - 1
-        ):
-            return ()
+        if proposes:
+            if self._thrift.is_small(message):
+                gateways = {gateway_of(message)}
+                deferrable = self._thrift.spares(self._progress, self._epoch, gateways)
+                if len(groups) > 1 and not self._raises_clocks(pending, message):
+                    for group in groups:
+                        if group != self.home:
+                            deferrable += self._list_followers(group, gateways)
+                return deferrable
+            if pending.highest_proposal < pending.timestamp or len(pending.proposing_groups) < len(groups) - 1:
+                return ()
         key = (groups, message.sender, self._epoch, self._remote_epoch_changes, proposes)
-        deferrable = self._deferrable.get(key)
-        if deferrable is None:
+        deferrable = self._deferrable.get(key, ())
+        if not deferrable:
             if len(self._deferrable) >= MAX_CACHED:
                 self._deferrable.clear()
-            deferrable = ()
             for group in groups:
                 if group != self.home or not proposes:
-                    deferrable += self._list_followers(group, {_gateway_of(message)})
+                    deferrable += self._list_followers(group, {gateway_of(message)})
             self._deferrable[key] = deferrable
         return deferrable
 
-    def _list_deferrable_in(self, group: GroupId, entries: list[PendingMulticast]) -> tuple[ProcessId, ...]:
-        """The same for several messages and one group. Proposals of several messages are urgent for every member."""
-        if self._role == "primary":
+    def _raises_clocks(self, pending: PendingMulticast, message: Message) -> bool:
+        """Whether the own timestamp of a small bundle is known to be higher than those of all other destinations. If
+        some have not proposed yet, their primaries will follow this clock, and their followers them."""
+        is_known = len(pending.proposing_groups) >= len(message.destinations) - 1
+        return is_known and pending.highest_proposal < pending.timestamp
+
+    def _list_deferrable_in(
+        self, group: GroupId, entries: list[PendingMulticast], proposes: bool
+    ) -> tuple[ProcessId, ...]:
+        """The same for several messages and one group. Proposals are urgent for every member if a message is large."""
+        messages = [one.message for one in entries if one.message is not None]
+        gateways = set(map(gateway_of, messages))
+        if proposes:
+            if not all(map(self._thrift.is_small, messages)):
+                return ()
+            if group == self.home:
+                return self._thrift.spares(self._progress, self._epoch, gateways)
+            if any(map(self._raises_clocks, entries, messages)):
+                return ()
+        return self._list_followers(group, gateways)
+
+    def bundle_contacts(self, bundle: Message) -> tuple[ProcessId, ...]:
+        """A small bundle goes to the primaries, which forward it with their proposals. A primary that is down has a
+        successor that nobody knows yet."""
+        if self.home not in bundle.destinations or not self._thrift.is_small(bundle) or not self._is_active():
             return ()
-        return self._list_followers(group, {_gateway_of(one.message) for one in entries if one.message is not None})
+        first = [self.me]
+        for group in bundle.destinations:
+            primary = self._leader_of(self._epoch)
+            if group != self.home:
+                progress = self._progress_of(group)
+                primary = progress.members[place_of(progress.epoch)]
+            if primary in self._thrift.down:
+                return ()
+            if primary != self.me:
+                first.append(primary)
+        return tuple(first)
+
+    def on_peer_down(self, peer: ProcessId) -> None:
+        """A primary or a voter may be gone: other members need what it was sent alone."""
+        if self._thrift.record_down(peer):
+            self._send_overdue([one for one in self._pending.values() if one.patience > 0])
+
+    def _send_overdue(self, overdue: list[PendingMulticast]) -> None:
+        """Sends small bundles to all members of their destinations, and with them everything that was deferred."""
+        for pending in overdue:
+            pending.patience = 0
+            message = pending.message
+            if message is not None:
+                self.note("hurried", message.id)
+                others = tuple([one for one in self.topology.processes_of(message.destinations) if one != self.me])
+                self._send_after_persist(others, Start(message), message.id)
 
     def _list_followers(self, group: GroupId, gateways: set[ProcessId]) -> tuple[ProcessId, ...]:
         """Members of a group, without its primary, some gateways and this process."""
@@ -796,6 +925,11 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self.set_timer(NOTICE_TIMER, (after_ns, after_ns))
 
     def on_timer(self, name: str) -> None:
+        if name == HURRY_TIMER:
+            overdue, self._thrift.is_timer_due = take_overdue(self._pending.values())
+            self._thrift.is_timer_armed = False
+            self._send_overdue(overdue)
+            return
         if name != NOTICE_TIMER:
             helper, overdue = self._repair_membership(name)
             if helper is not None:
@@ -1121,6 +1255,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
     # Repair within the group
 
     def on_link_reset(self, peer: ProcessId, incarnation: int) -> None:
+        self._thrift.down.discard(peer)
         if peer in self._other_members:
             self._resync_member(peer)
         elif self.topology.group_of(peer) is not None and self._is_active():
@@ -1312,6 +1447,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             self._log.decided,
             tuple(self._undurable),
             self._notices.snapshot(),
+            self._thrift.snapshot(),
         )
 
     def restore(self, state: State) -> None:
@@ -1345,11 +1481,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
         self._log.decided = state.decided
         self._undurable = list(state.undurable)
         self._notices.restore(state.notices)
-
-
-def _gateway_of(message: Message) -> ProcessId:
-    """The process that waits for the delivery of a message: the gateway that made a bundle, else the sender."""
-    return gateway_process(message.sender) if is_bundle(message.id) else message.sender
+        self._thrift.restore(state.thrift)
 
 
 def _delays(role: str, destinations: int, replicas: int) -> int | None:
@@ -1368,7 +1500,14 @@ SPEC = Spec(
     config=PrimCastConfig,
     bodies=BODIES,
     records=RECORDS,
-    states=(PrimCastState, LeaderGroupState, PendingMulticastState, GroupProgressState, DeliveryNoticesState),
+    states=(
+        PrimCastState,
+        LeaderGroupState,
+        PendingMulticastState,
+        GroupProgressState,
+        DeliveryNoticesState,
+        ThriftState,
+    ),
     claims=replace(
         MAJORITY_CLAIMS,
         delays=_delays,

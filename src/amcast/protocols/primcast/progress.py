@@ -21,6 +21,7 @@ class PendingMulticast(PendingMessage):
         "id",
         "index",
         "message",
+        "patience",
         "proposing_groups",
         "timestamp",
     )
@@ -44,6 +45,8 @@ class PendingMulticast(PendingMessage):
         """Local time at which `final` became known."""
         self.proposing_groups: set[GroupId] = set()
         """Groups known to have proposed a timestamp. Their members have the message."""
+        self.patience = 0
+        """How often `HURRY_TIMER` expires before every member is sent the message; 0 if none waits for it."""
         self.delivered_at = -1
         """Position of its delivery; -1 until then."""
         self.is_overdue = False
@@ -59,6 +62,7 @@ class PendingMulticast(PendingMessage):
             tuple(sorted(self.proposing_groups)),
             self.committed_ns,
             self.is_overdue,
+            self.patience,
         )
 
     def restore(self, state: PendingMulticastState) -> None:
@@ -70,6 +74,7 @@ class PendingMulticast(PendingMessage):
         self.proposing_groups = set(state.proposing_groups)
         self.committed_ns = state.committed_ns
         self.is_overdue = state.is_overdue
+        self.patience = state.patience
         self.bound = max(self.timestamp if self.index >= 0 else 0, max(self.decided.values(), default=0))
         if self.committed_ns >= 0:
             self.final = self.bound

@@ -14,12 +14,15 @@ from amcast.protocols.primcast.messages import (
     CatchUp,
     Checkpoint,
     Decided,
+    DeliveryNotice,
     NewEpoch,
     NewState,
+    Offer,
     PrimCastConfig,
     PrimCastState,
     Progress,
     Promise,
+    Proposal,
     Propose,
     Query,
     Start,
@@ -46,6 +49,7 @@ class PrimCastStatements:
             bodies={
                 Ack: self._state_ack,
                 Propose: self._state_propose,
+                Offer: self._state_offer,
                 NewEpoch: self._state_new_epoch,
                 Promise: self._state_promise,
                 NewState: self._state_new_state,
@@ -58,7 +62,7 @@ class PrimCastStatements:
             delivery=self._state_delivery,
             states={PrimCastState: self._state_snapshot},
             losses={Ack: lambda body: body.memory_losses, Propose: lambda body: body.ack.memory_losses},
-            duties={Query: self._owe_answer, Propose: self._owe_refusal},
+            duties={Query: self._owe_answer, Propose: self._owe_refusal, Offer: self._owe_refusal},
             has_first_record=has_records,
             probe=make_probe(self._domains.get, self._ask),
         )
@@ -100,9 +104,11 @@ class PrimCastStatements:
             return lambda answer: type(answer) is Decided and answer.id == body.id
         return None
 
-    def _owe_refusal(self, listener: Listener, process: ProcessId, sender: ProcessId, body: Propose) -> Answers | None:
+    def _owe_refusal(
+        self, listener: Listener, process: ProcessId, sender: ProcessId, body: Propose | Offer
+    ) -> Answers | None:
         """A deposed primary is told so by every member that has promised a later epoch."""
-        domain, epoch = self._domains[process], body.ack.epoch
+        domain, epoch = self._domains[process], body.epoch if isinstance(body, Offer) else body.ack.epoch
         if sender not in domain.places or domain.members[place_of(epoch)] != sender:
             return None
         return _is_nack if listener.has_promised_above(domain, process, epoch) else None
@@ -111,12 +117,23 @@ class PrimCastStatements:
         listener.stand(self._domains[source], source, body.epoch)
 
     def _state_propose(self, listener: Listener, source: ProcessId, body: Propose) -> None:
-        domain = self._domains[source]
-        for index, id, timestamp in body.proposals:
-            listener.propose(domain, source, body.ack.epoch, index, timestamp, id, timestamp)
+        self._state_proposals(listener, source, body.ack.epoch, body.proposals)
         self._state_ack(listener, source, body.ack)
-        for position, id, final in body.notices:
-            listener.agree(source, f"delivery of {domain.name}", position, (id, final))
+        self._state_notices(listener, source, body.notices)
+
+    def _state_offer(self, listener: Listener, source: ProcessId, body: Offer) -> None:
+        self._state_proposals(listener, source, body.epoch, body.proposals)
+        self._state_notices(listener, source, body.notices)
+
+    def _state_proposals(
+        self, listener: Listener, source: ProcessId, epoch: int, proposals: tuple[Proposal, ...]
+    ) -> None:
+        for index, id, timestamp in proposals:
+            listener.propose(self._domains[source], source, epoch, index, timestamp, id, timestamp)
+
+    def _state_notices(self, listener: Listener, source: ProcessId, notices: tuple[DeliveryNotice, ...]) -> None:
+        for position, id, final in notices:
+            listener.agree(source, f"delivery of {self._domains[source].name}", position, (id, final))
             listener.agree(source, FINAL, id, final)
 
     def _state_admission_vote(self, listener: Listener, source: ProcessId, body: AdmissionVote) -> None:

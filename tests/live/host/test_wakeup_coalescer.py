@@ -1,5 +1,7 @@
 """Wake-up coalescing: a busy leader or gateway sleeps so that more arrives at once; a lone message never waits."""
 
+import asyncio
+
 import pytest
 
 from amcast.kernel.bundle import gateway_sender, make_bundle
@@ -7,9 +9,13 @@ from amcast.kernel.effects import Deliver
 from amcast.kernel.errors import UsageError
 from amcast.kernel.ids import message_id
 from amcast.kernel.message import Message
+from amcast.kernel.topology import Topology
 from amcast.live.client_batch import MAX_BATCH_MESSAGES, batch_size, encode_batch
-from amcast.live.host.wakeup_coalescer import ACTIVE_NS, WakeupCoalescer
+from amcast.live.host.host import Host
+from amcast.live.host.wakeup_coalescer import ACTIVE_NS, REST_US, WakeupCoalescer
 from amcast.live.limits import Limits
+from amcast.protocols.skeen.process import Skeen
+from tests.live.cluster import SKEEN, run
 
 
 def delivery_of(count: int, size: int = 1) -> Deliver:
@@ -92,6 +98,17 @@ def test_gateway_sleeps_while_clients_send_requests() -> None:
     assert len(sleeps) == 2
 
 
+def test_rest_ends_when_the_messages_may_leave() -> None:
+    sleeps: list[float] = []
+    coalescer = WakeupCoalescer(1000, follows, sleeps.append)
+    assert coalescer.is_allowed
+    assert not coalescer.rest(5_000_000, 0), "others are read in between"
+    assert coalescer.rest(5_000_000, 4_900_000)
+    assert coalescer.rest(5_000_000, 5_100_000)
+    assert sleeps == [pytest.approx(REST_US / 1e6), pytest.approx(100e-6), 0]
+    assert not WakeupCoalescer(0, follows).is_allowed, "a replica inside a program never blocks its loop"
+
+
 @pytest.mark.parametrize("size", [1, 15, 16, 300, MAX_BATCH_MESSAGES])
 def test_batch_size_is_read_from_its_first_bytes(size: int) -> None:
     assert batch_size(encode_batch([b"payload"] * size)) == size
@@ -117,3 +134,39 @@ def test_negative_limit_is_refused() -> None:
         Limits(follower_delay_us=-5)
     with pytest.raises(UsageError, match=r"limits\.peers = 0; expected more than 0"):
         Limits(peers=0)
+
+
+class Resting(Skeen):
+    """Rests from each multicast for a quarter of a millisecond; its timer alone would take a minute."""
+
+    expired_after_ns = -1
+
+    def on_submit(self, message: Message) -> None:
+        self.began_ns = self.now
+        self.rest = (self.now + 250_000, "rest")
+        self.set_timer("rest", (60_000_000_000, 60_000_000_000))
+
+    def on_timer(self, name: str) -> None:
+        self.rest = None
+        self.expired_after_ns = self.now - self.began_ns
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("coalesce_us", [1000, 0])
+def test_timer_expires_when_a_rest_ends(coalesce_us: int) -> None:
+    found: list[int] = []
+
+    async def main() -> None:
+        topology = Topology.grid(1, 1)
+        process = Resting(0, topology, SKEEN.configure({}))
+        host = Host(process, SKEEN, coalesce_us=coalesce_us)
+        host.start({})
+        await asyncio.sleep(0)
+        host.submit(Message(message_id(9, 0), 9, (0,)))
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        await host.stop()
+        found.append(process.expired_after_ns)
+
+    run(main())
+    assert found[0] >= 250_000 if coalesce_us else found == [-1]

@@ -349,7 +349,7 @@ class Host:
                 f" expected at most {self._largest_payload} (limits.message_bytes)"
             )
         self._inbox.append(Submit(message))
-        self._has_new_requests = True
+        self._has_new_requests = self.home is not None
         if wake:
             self._wake()
 
@@ -434,7 +434,12 @@ class Host:
         if self._outbox.deferred and not self._flush_is_scheduled:
             self._flush_is_scheduled = True
             asyncio.get_running_loop().call_later(self._follower_delay_s, self._flush_deferred)
-        self._coalescer.end_tick(self._now)
+        rest = self.process.rest
+        if rest is None or not self._coalescer.is_allowed:
+            self._coalescer.end_tick(self._now)
+        elif self._coalescer.rest(rest[0], self._clock()):
+            # Whatever arrived meanwhile is read first: it may leave with what waits.
+            asyncio.get_running_loop().call_soon(self._timers.hasten, rest[1])
 
     def _flush_deferred(self) -> None:
         self._flush_is_scheduled = False

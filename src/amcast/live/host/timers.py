@@ -31,6 +31,13 @@ class Timers:
         """Cancels a timer, also an expired one that was not handled."""
         self._cancel(effect.name)
 
+    def hasten(self, name: str) -> None:
+        """Lets a running timer expire now."""
+        timer = self._running.get(name)
+        if timer is not None:
+            timer.cancel()
+            self._expire(name)
+
     def stop(self) -> None:
         """Cancels all running timers."""
         for timer in self._running.values():

@@ -22,6 +22,8 @@ PER_MESSAGE_US: Final = 10
 """Sleep for each message that the last deliveries brought."""
 MIN_SLEEP_US: Final = 200
 """A shorter sleep is not worth its system call."""
+REST_US: Final = 300
+"""The longest rest of a gateway whose messages wait for their pace: its bundles in flight may be answered meanwhile."""
 ACTIVE_NS: Final = 150_000_000
 """How long after the last delivery, or the last request, the replica counts as busy, or as an active gateway."""
 SMALL_BUNDLE: Final = 8
@@ -36,6 +38,8 @@ class WakeupCoalescer:
         self.is_busy = False
         """The last deliveries were many, and recent."""
         self._limit_us = limit_us
+        self.is_allowed = limit_us > 0
+        """The host owns its operating-system process, which may block."""
         self._is_leader = is_leader
         self._sleep = sleep
         self._delivered = 0
@@ -54,6 +58,13 @@ class WakeupCoalescer:
     def record_request(self, now: int) -> None:
         """Marks the replica as a gateway with active clients for the next ACTIVE_NS."""
         self._gateway_until_ns = now + ACTIVE_NS
+
+    def rest(self, until_ns: int, now: int) -> bool:
+        """Sleeps, but not beyond a time before which nobody gains anything by being read. Returns whether it has come;
+        if it is further away, the replica wakes up in between for others."""
+        wait_us = (until_ns - now) / 1000
+        self._sleep(min(max(wait_us, 0), REST_US, self._limit_us) / 1e6)
+        return wait_us <= REST_US
 
     def end_tick(self, now: int) -> None:
         """Sleeps if the last ticks delivered enough to pay for it and the replica is a leader or an active gateway."""

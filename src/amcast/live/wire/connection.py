@@ -176,7 +176,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
         self._transport.set_write_buffer_limits(high=4 * MIB, low=1 * MIB)
-        self.peername = format_address(transport.get_extra_info("peername"))
+        peername, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.peername = format_address(peername, own)
         loop = asyncio.get_running_loop()
         self.last_received_at = loop.time()
         self._deadline = loop.call_later(self._limits.hello_timeout_s, self._expire)

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from amcast.live.audit_log import record_audit
 from amcast.live.log_output import warn_rate_limited
 from amcast.live.security.tls import describe_error
+from amcast.live.wire.local_sockets import format_local_name, listen_locally
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 64
@@ -135,6 +136,10 @@ class Listener:
             listener.bind(address)
             listener.listen(BACKLOG)
             loop.add_reader(listener, self._accept, listener)
+            local = listen_locally(*listener.getsockname()[:2])
+            if local is not None:
+                self.sockets.append(local)
+                loop.add_reader(local, self._accept, local)
 
     def close(self) -> None:
         """Stops listening and cancels unfinished handshakes."""
@@ -162,7 +167,7 @@ class Listener:
                     self._pause(listener, error)
                 return
             accepted.setblocking(False)
-            handshake = Handshake(accepted, format_address(address))
+            handshake = Handshake(accepted, format_address(address, listener.getsockname()))
             self._handshakes.add(handshake)
             handshake.task = asyncio.get_running_loop().create_task(self._connect(handshake))
             handshake.task.add_done_callback(partial(self._release, handshake))
@@ -218,6 +223,13 @@ class Listener:
             handshake.accepted.close()
 
 
-def format_address(address: object) -> str:
-    """Formats an address for the log."""
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address or "?")
+def format_address(address: object, own: object = None) -> str:
+    """Formats the address of a peer for the log. Of two ends of a Unix socket (`live/wire/local_sockets.py`) only the
+    listener has one: `own` is the address of this end."""
+    if isinstance(address, tuple):
+        return f"{address[0]}:{address[1]}"
+    if isinstance(address, bytes) and address:
+        return format_local_name(address)
+    if isinstance(own, bytes) and own:
+        return f"{format_local_name(own).rpartition(':')[0]}:local"
+    return str(address or "?")

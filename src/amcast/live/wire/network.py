@@ -28,6 +28,7 @@ from amcast.live.wire.connection import ClientInbox, Connection
 from amcast.live.wire.frames import Codec, Frame, Framing, Hello, Refusal, TopologyVersion
 from amcast.live.wire.link import Link
 from amcast.live.wire.listener import Listener, PendingConnections
+from amcast.live.wire.local_sockets import connect_locally
 from amcast.live.wire.outbox import Outbox
 from amcast.live.wire.peers import Address as Address
 from amcast.live.wire.peers import PeerTable
@@ -543,11 +544,19 @@ class Network:
     async def _connect(self, link: Link) -> Connection | None:
         loop = asyncio.get_running_loop()
         address = self.peers.addresses[link.peer]
-        connection = Connection(self, self._limits, link)
+        connection, tls = Connection(self, self._limits, link), self._tls()
         is_given_up = True
+        local = connect_locally(*address)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await loop.create_connection(lambda: connection, *address, family=socket.AF_UNSPEC, **self._tls())
+                if local is not None:
+                    name: dict[str, Any] = {"server_hostname": address[0]} if tls else {}
+                    made, _ = await loop.create_unix_connection(lambda: connection, sock=local, **name, **tls)
+                    if made.is_closing() and not isinstance(loop, asyncio.BaseEventLoop):
+                        # uvloop has closed the descriptor already, and would not tell the socket.
+                        local.detach()
+                else:
+                    await loop.create_connection(lambda: connection, *address, family=socket.AF_UNSPEC, **tls)
             is_given_up = False
             return connection
         except ConnectionRefusedError:
@@ -558,6 +567,8 @@ class Network:
             if is_given_up:
                 # It may have been made in the same turn. Then uvloop closes it, and does not tell.
                 connection.connection_lost(None)
+                if local is not None:
+                    local.close()
         return None
 
     async def _probe_address(self, link: Link) -> None:

@@ -205,6 +205,18 @@ class Careless(Drawer):
             (self.folder / "record").write_text(applied.record.hex())
 
 
+class Hashed(Service):
+    """Takes any element of a set that is no state, where the source does not show it."""
+
+    def __init__(self, group: str) -> None:
+        self.first: str = ""
+
+    @command
+    def add(self, at: At, key: Key, word: str) -> str:
+        self.first = first_of({key, word, self.first})
+        return self.first
+
+
 class Browsing(Service):
     """Writes in a query."""
 

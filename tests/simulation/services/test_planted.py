@@ -1,11 +1,13 @@
 """The simulator finds planted mistakes of services, and mutants of the executor, within 200 seeds each."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from amcast.cli.main import run as run_command
 from amcast.lab.service_search import ServiceSearch
 from amcast.services.declaration import Service, describe_service
 from amcast.services.executor import Executor
@@ -129,3 +131,14 @@ def test_a_member_that_joins_without_a_state_is_found(monkeypatch: pytest.Monkey
     seed, story = search(planted.Votes)
     assert seed < SEEDS
     assert "have different states" in story or "another value" in story
+
+
+@pytest.mark.parametrize(("service", "code"), [("Hashed", 1), ("Votes", 0)])
+def test_the_order_of_a_set_that_is_no_state_is_found_in_another_process(
+    service: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{planted.__name__}:{service}"
+    assert run_command(["fuzz", "--service", name, "--seeds", "0..1", "--json"]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert found["failures"] == []
+    assert ("leads to other states in another process" in found["difference"]) is bool(code)

@@ -8,7 +8,7 @@ import typer
 
 from amcast.cli.output import EXIT_CODES, colour_verdict, err, out, print_json, show_progress
 from amcast.kernel.errors import UsageError
-from amcast.lab.service_search import PROTOCOL, ServiceSearch
+from amcast.lab.service_search import PROTOCOL, TWIN_SEEDS, ServiceSearch, compare_with_twin
 from amcast.services.loader import load_name, load_service
 from amcast.simulation.services.drawn_calls import make_client_load, make_load
 
@@ -52,18 +52,20 @@ def fuzz_service(
     with show_progress("seeds", len(seeds)) as show:
         outcomes = search.run(seeds, show, keep_going)
     failures = [one for one in outcomes if one.status != "holds"]
+    difference = "" if failures else compare_with_twin(search, service, load, faults, seeds[:TWIN_SEEDS])
     flags = ["--service", service, *(["--load", load] if load else [])]
     for one in invariants:
         flags += ["--invariant", one]
     for flag, value in (("--protocol", protocol), ("--faults", faults), ("--groups", groups)):
         flags += [] if value is None else [flag, str(value)]
-    verdict = "violated" if failures else "holds"
+    verdict = "violated" if failures or difference else "holds"
     data: dict[str, Any] = {
         "service": description.name,
         "verdict": verdict,
         "seeds": [seeds[0], seeds[-1]],
         "runs": len(outcomes),
         "steps": sum(one.steps for one in outcomes),
+        "difference": difference,
         "failures": [
             {
                 "seed": one.seed,
@@ -81,4 +83,7 @@ def fuzz_service(
         for failure in data["failures"]:
             err.print(f"seed {failure['seed']}, {failure['status']}: {failure['story']}", markup=False)
             err.print(f"to repeat it: {failure['replay']}", markup=False)
+        if difference:
+            err.print(difference, markup=False)
+            err.print(f"to repeat it: {shlex.join(['amcast', 'fuzz', *flags, '--seeds', str(seeds[0])])}", markup=False)
     raise typer.Exit(EXIT_CODES[verdict])

@@ -244,6 +244,11 @@ class SimulatedReplicas:
         else:
             self._saved[process] = (replica.position, replica.executor.snapshot())
 
+    def digest(self) -> str:
+        """A digest of all states that were compared."""
+        states = sorted((group, position, state) for (group, position), (state, _) in self._digests.items())
+        return blake2b(repr(states).encode(), digest_size=DIGEST_BYTES).hexdigest()
+
     def close(self) -> None:
         """Removes the files of services."""
         if self._files is not None:

@@ -396,6 +396,10 @@ class ServiceRun(ClientLoad):
         }
         return {name: one.executor.service for name, one in furthest.items() if one is not None}
 
+    def digest(self) -> str:
+        """A digest of all states that replicas have had."""
+        return "" if self._replicas is None else self._replicas.digest()
+
     def tell(self, sentence: str) -> str:
         """A failure with what happened before it."""
         events = [] if self._replicas is None else self._replicas.events[-STORY_EVENTS:]

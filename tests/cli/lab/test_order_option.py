@@ -37,3 +37,16 @@ def test_delays_until_a_message_is_closed(capsys: pytest.CaptureFixture[str]) ->
 def test_latencies_of_deliveries_have_no_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["worst", "skeen", "--order", "real-time", "--schedules", "1"]) == 64
     assert "--order real-time without --real-time; expected both" in capsys.readouterr().err
+
+
+def test_searches_that_find_no_cycle_do_not_say_that_the_property_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["worst", "-p", "multipaxos", "--real-time", "--schedules", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "no cycle found" in printed
+    assert "holds" not in printed
+    assert "skeen" not in printed, "named by the option of other commands"
+
+
+def test_schedules_of_worst_are_no_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", "docs/real-time/skeen.json"]) == 64
+    assert "`amcast worst --schedule FILE` runs a schedule of worst" in capsys.readouterr().err

@@ -27,6 +27,9 @@ OrderOption = Annotated[
     Literal["acyclic", "real-time"] | None,
     typer.Option("--order", help="What answers promise: the protocol's order alone, or real-time order as well (P9)."),
 ]
+ProtocolsOption = Annotated[
+    list[str] | None, typer.Option("--protocol", "-p", help="A protocol, as in other commands. May be repeated.")
+]
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the protocol: stamps=all. May be repeated.")
 ]

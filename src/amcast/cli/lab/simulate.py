@@ -24,6 +24,7 @@ from amcast.cli.lab.plan_options import (
     OutstandingOption,
     PlanOption,
     ProtocolOption,
+    ProtocolsOption,
     ReplicasOption,
     lay,
     parse_options,
@@ -196,6 +197,7 @@ def workloads(json: JsonFlag = False) -> None:
 
 def delays(
     names: Annotated[list[str] | None, typer.Argument(help="Protocols; all if none is named.")] = None,
+    protocols: ProtocolsOption = None,
     destinations: Annotated[
         str, typer.Option("--destinations", help="How many groups, separated by commas.")
     ] = "1,2,4",
@@ -215,6 +217,7 @@ def delays(
     Examples: amcast delays skeen --destinations 2,4 --world claimed   |   amcast delays --order real-time --world unit
     |   amcast delays fastcast --option stamps=all
     """
+    names = [*(names or ()), *(protocols or ())]
     worlds: dict[str, tuple[WorldName | None, ...]] = {"both": ("unit", "intergroup"), "claimed": (None,)}
     specs = [find_protocol(name) for name in names] if names else list(CATALOGUE.values())
     sizes = _parse_numbers("--replicas", replicas)

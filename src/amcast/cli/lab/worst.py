@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from amcast.assembly import Order
-from amcast.cli.lab.plan_options import OrderOption
+from amcast.cli.lab.plan_options import OrderOption, ProtocolsOption
 from amcast.cli.output import HOLDS, VIOLATED, JsonFlag, colour_verdict, out, print_json, print_table, show_progress
 from amcast.cli.panels import LABORATORY
 from amcast.kernel.errors import UsageError
@@ -27,6 +27,7 @@ def worst(
     names: Annotated[
         list[str] | None, typer.Argument(help="Protocols; all that claim a bound if none is named.")
     ] = None,
+    protocols: ProtocolsOption = None,
     schedules: Annotated[
         int, typer.Option("--schedules", min=1, help="How many to try, for each protocol and skew.")
     ] = 1000,
@@ -51,6 +52,7 @@ def worst(
 
     Examples: amcast worst primcast --schedules 2000   |   amcast worst --real-time --out cycles
     """
+    names = [*(names or ()), *(protocols or ())]
     if schedule is not None or real_time:
         raise typer.Exit(_search_real_time(names, schedules, seed, order or "acyclic", folder, schedule, json))
     if order is not None:
@@ -129,11 +131,7 @@ def _search_real_time(
                     found.exposed,
                     found.stuck,
                     found.seed,
-                    colour_verdict("holds" if found.holds else "violated")
-                    if claims(spec)
-                    else "no cycle found"
-                    if found.holds
-                    else "a cycle",
+                    "no cycle found" if found.holds else colour_verdict("violated") if claims(spec) else "a cycle",
                 )
                 for spec, found in rows
             ],

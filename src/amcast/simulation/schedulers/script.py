@@ -184,7 +184,10 @@ def _header(line: str, where: str) -> ScriptHeader:
     try:
         header = msgspec.json.decode(line, type=ScriptHeader)
     except msgspec.DecodeError as error:
-        raise UsageError(f"{where}: {describe_error(error, ScriptHeader)}; expected the header of a script") from None
+        raise UsageError(
+            f"{where}: {describe_error(error, ScriptHeader)}; expected the header of a script of fuzz, explore or"
+            " shrink (`amcast worst --schedule FILE` runs a schedule of worst)"
+        ) from None
     if header.script != FORMAT:
         raise UsageError(f"{where}: script = {header.script}; expected format {FORMAT}")
     if header.tick_ns < 0:

@@ -293,3 +293,12 @@ def test_journal_has_deliveries_that_are_not_closed(tmp_path: Path, has_state: b
         await application.close()
 
     asyncio.run(main())
+
+
+def test_nodes_tell_each_other_which_order_they_promise(tmp_path: Path) -> None:
+    """Two settings in one cluster promise nothing: a node of the acyclic one would answer for all destinations."""
+    for named in ("acyclic", "real-time"):
+        file = tmp_path / f"{named}.toml"
+        file.write_text(format_local_config({"orders": 1, "stock": 1}, protocol="primcast", order=named))
+        cluster = read_cluster(file)
+        assert (cluster.node_transport("orders/1").order, cluster.client_transport().order) == (named, "")

@@ -55,7 +55,8 @@ def test_single_bodies_have_equal_frames_on_the_fast_and_the_slow_way() -> None:
 
 
 @pytest.mark.parametrize("frame", [wire.encode_refusal("no"), wire.encode_hello(
-    Hello(WIRE_VERSION, "amcast", "skeen", 5, 0, 3, 1, (2, 1), 17, 3, "eu", 4, 99))])  # fmt: skip
+    Hello(WIRE_VERSION, "amcast", "skeen", 5, 0, 3, 1, (2, 1), 17, 3, "eu", 4, 99)), wire.encode_hello(
+    Hello(WIRE_VERSION, "amcast", "skeen", 5, 0, 3, 1, (2, 1), 17, order="real-time"))])  # fmt: skip
 def test_every_flipped_bit_of_hello_and_refuse_is_noticed(frame: bytes) -> None:
     read = wire.read_refusal if frame[5] == wire.REFUSE else wire.read_hello
     payload = frame[HEAD_BYTES:]

@@ -18,6 +18,7 @@ from amcast.live.wire import frames as wire
 from amcast.live.wire.connection import Connection
 from amcast.live.wire.frames import HEAD, OLDEST_VERSION, WIRE_VERSION, Codec, Hello
 from amcast.live.wire.network import Address, Network
+from amcast.live.wire.transport import TransportOptions
 from amcast.protocols.skeen.messages import Propose
 from tests.live.cluster import QUICK, SKEEN, cluster, holds, ids, recorded, run
 
@@ -393,6 +394,25 @@ def test_other_wire_version_is_refused_with_both_ranges(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "amcast.live"):
         run(main())
     assert "speaks wire version 99" in caplog.text
+
+
+def test_node_whose_answers_promise_something_else_is_refused() -> None:
+    async def main() -> None:
+        async with cluster(Topology.grid(2, 1)) as made:
+            made.hosts[0].network.wiring = TransportOptions(order="real-time")
+            reasons = []
+            for order in ("acyclic", "real-time", ""):
+                reader, writer = await asyncio.open_connection(*made.addresses[0])
+                writer.write(hello_bytes(order=order))
+                head = await reader.readexactly(HEAD.size)
+                length, _, kind = HEAD.unpack_from(head)
+                rest = await reader.readexactly(length + 4 - HEAD.size)
+                reasons.append(wire.read_refusal(rest).reason if kind == wire.REFUSE else "")
+                writer.close()
+            expected = 'process 5 has order = "acyclic", and process 0 order = "real-time"; expected one setting in the'
+            assert reasons == [f"{expected} cluster.toml of all nodes", "", ""], "clients state none"
+
+    run(main())
 
 
 @pytest.mark.parametrize(

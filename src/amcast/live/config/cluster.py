@@ -218,7 +218,8 @@ class Cluster:
     def node_transport(self, name: str) -> TransportOptions:
         """Transport options of a node."""
         me = self.process_of(name)
-        return self._transport(Subject(self.name, "node", name), self._emulated_network(self.topology.region(me), me))
+        network = self._emulated_network(self.topology.region(me), me)
+        return replace(self._transport(Subject(self.name, "node", name), network), order=self.order)
 
     def client_transport(self, name: str | None = None, region: str | None = None) -> TransportOptions:
         """Transport options of a client. With TLS a client has a name, which may be omitted where there is only one."""

@@ -33,7 +33,7 @@ A body is encoded once, however many processes it goes to: a frame joins encoded
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple, Union, cast
+from typing import Any, Final, Literal, NamedTuple, Union, cast
 
 import msgspec
 
@@ -119,6 +119,9 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     same incarnation."""
     checksum: int = 0
     """CRC-32 of all fields before it; 0 before version 5."""
+    order: Literal["", "acyclic", "real-time"] = ""
+    """What this node's answers promise: two settings in one cluster promise nothing. "": not stated, as by clients and
+    earlier releases. No damage makes one value of another."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):

@@ -23,7 +23,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import MsgspecError
 
@@ -434,11 +434,12 @@ class Link:
         region: str,
         topology: TopologyVersion,
         start: int = 0,
+        order: Literal["", "acyclic", "real-time"] = "",
     ) -> Hello:
         """The HELLO of this end for a new connection."""
         return Hello(
             version, cluster, protocol, me, self.peer, *self.incarnation, self.peer_incarnation, self.received,
-            oldest, region, *topology, start,
+            oldest, region, *topology, start, order=order,
         )  # fmt: skip
 
     def set_framing(self, framing: Framing) -> None:

@@ -472,8 +472,9 @@ class Network:
         region = "" if self.wiring.lines is None else self.wiring.lines.region
         topology = self._topology_version()
         hello = link.make_hello(
-            self.cluster, self.protocol, self.me, version or newest, oldest, region, topology, self._start
-        )
+            self.cluster, self.protocol, self.me, version or newest, oldest, region, topology, self._start,
+            self.wiring.order,
+        )  # fmt: skip
         return frames.encode_hello(hello)
 
     def _check_hello(self, connection: Connection, hello: Hello) -> int:
@@ -501,6 +502,11 @@ class Network:
             raise RefusedError(f"process {hello.process} was removed from cluster {self.cluster!r}")
         if hello.protocol != self.protocol:
             raise RefusedError(f"this cluster runs protocol {self.protocol!r}, not {hello.protocol!r}")
+        if hello.order and self.wiring.order and hello.order != self.wiring.order:
+            raise RefusedError(
+                f'process {hello.process} has order = "{hello.order}", and process {self.me} order ='
+                f' "{self.wiring.order}"; expected one setting in the cluster.toml of all nodes'
+            )
 
     def _check_topology(self, hello: Hello) -> None:
         configuration, digest = self._topology_version()

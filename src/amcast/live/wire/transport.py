@@ -5,7 +5,7 @@ One object from the configuration down to the sockets; the default is plain TCP 
 
 import ssl
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from amcast.live.security.tls import Security
 from amcast.live.wire.emulated_line import EmulatedNetwork
@@ -25,6 +25,8 @@ class TransportOptions:
     versions: Versions = VERSIONS
     lines: EmulatedNetwork | None = None
     """Emulated delay, jitter, bandwidth and loss from here to every peer."""
+    order: Literal["", "acyclic", "real-time"] = ""
+    """What a node's answers promise; "" at clients."""
 
     @property
     def secured(self) -> ssl.SSLContext | None:

@@ -56,6 +56,8 @@ def test_plan_of_the_best_candidate_simulates(csv: Path, tmp_path: Path, capsys:
     [
         ([], "no traffic given; expected one of --mix, --plan, --trace"),
         (["--mix", "1 home"], "--regions is missing"),
+        (["--mix", "1 home", "--regions", "eu-west-1", "--replicas", "0"], "--replicas 0; expected 1 to 9"),
+        (["--mix", "1 home", "--regions", "eu-west-1", "--live", "."], "--live .: exists; expected a new folder"),
         (["--mix", "70% home", "--regions", "eu-west-1"], "the percentages add up to 70; expected 100"),
         (["--mix", "1 nearest", "--regions", "eu-west-1"], "'nearest' with 1 groups; expected more groups"),
         (["--mix", "1 home", "--regions", "eu,eu"], "--regions 'eu,eu'; expected different names"),

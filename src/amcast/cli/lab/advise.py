@@ -72,13 +72,17 @@ def advise(
     from amcast.lab.advice.candidates import DEFAULT_PROTOCOLS, list_candidates, list_placements, parse_choice
     from amcast.lab.advice.sources import ask_directly, ask_from_plan, ask_from_trace
 
+    if live is not None and live.exists():
+        raise UsageError(f"--live {live}: exists; expected a new folder")
     sources = [name for name, value in (("--mix", mix), ("--plan", plan), ("--trace", trace)) if value is not None]
     if len(sources) != 1:
         raise UsageError(f"{' and '.join(sources) or 'no traffic'} given; expected one of --mix, --plan, --trace")
     if mix is not None:
         if regions is None:
             raise UsageError("--regions is missing; expected names of regions separated by commas")
-        request = ask_directly(regions, groups, mix, clients, latencies, replicas or 3, payload, rate)
+        request = ask_directly(
+            regions, groups, mix, clients, latencies, 3 if replicas is None else replicas, payload, rate
+        )
     elif groups is not None or clients is not None:
         raise UsageError(f"--groups and --clients with {sources[0]}; expected them with --mix only")
     elif plan is not None:
@@ -96,11 +100,7 @@ def advise(
     if json:
         print_json(describe_advice(advice) | ({} if compared is None else {"live": compared.as_dict(LIVE_TOLERANCE)}))
     else:
-        _print_advice(advice, top)
-        if folder is not None:
-            out.print(f"the first one is in {folder}: amcast simulate --plan {folder}", markup=False)
-        if compared is not None:
-            _print_live(compared)
+        _print_advice(advice, top, folder, compared)
     if compared is not None and not compared.agrees(LIVE_TOLERANCE):
         raise typer.Exit(EXIT_CODES["violated"])
 
@@ -109,8 +109,6 @@ def _run_live(plan: dict[str, Any], folder: Path) -> "Comparison":
     from amcast.lab.simulated_vs_live import compare_worlds
     from amcast.simulation.inputs.plan import parse_plan
 
-    if folder.exists():
-        raise UsageError(f"--live {folder}: exists; expected a new folder")
     return compare_worlds(parse_plan(plan), folder, lambda line: err.print(line, markup=False))
 
 
@@ -180,7 +178,7 @@ def _describe_loss(request: "AdviceRequest", loss: "RegionLoss") -> dict[str, An
     }
 
 
-def _print_advice(advice: "Advice", top: int) -> None:
+def _print_advice(advice: "Advice", top: int, plan: Path | None, compared: "Comparison | None") -> None:
     rows = []
     shown = list(enumerate(advice.ranked, 1))[:top]
     safe = next(((n, one) for n, one in enumerate(advice.ranked, 1) if one.survives), None)
@@ -210,6 +208,10 @@ def _print_advice(advice: "Advice", top: int) -> None:
         out.print(f"  {reason}", markup=False)
     for candidate, why in advice.failed[:5]:
         out.print(f"no result: {candidate.choice.name}, {candidate.placement.name}: {why}", markup=False)
+    if plan is not None:
+        out.print(f"the first one is in {plan}: amcast simulate --plan {plan}", markup=False)
+    if compared is not None:
+        _print_live(compared)
 
 
 def _format_waits(waits: "Waits | None") -> str:

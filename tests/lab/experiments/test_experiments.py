@@ -233,10 +233,19 @@ label_y = ""
     file.write_text(EXPERIMENT[:at] + picture)
     rows = [
         {"protocol": name, "destinations": groups, "environment": "lan", "answer_ms_mean": wait}
-        for name, groups, wait in (("skeen", 1, 2.0), ("ring", 1, 1.0), ("skeen", 2, 2.0), ("ring", 2, 3.0))
+        for name, groups, wait in (("skeen", 1, 2.0), ("ring", 1, 1.0), ("skeen", 2, 2.0), ("ring", 2, 2.03))
     ]
     (chart,) = draw_pictures(find_experiment(folder, "003-unit"), rows)
-    assert chart.rows == (("lan", "ring 1", "skeen 2"),)
+    assert chart.rows == (("lan", "ring 1", "skeen 2 (+1)"),)
     file.write_text(EXPERIMENT[:at] + picture.replace('value = "answer_ms_mean"\n', ""))
     with pytest.raises(UsageError, match="expected a column with winners alone"):
         find_experiment(folder, "003-unit")
+
+
+def test_three_seeds_give_the_mean_an_interval(folder: Path) -> None:
+    experiment = find_experiment(folder, "003-unit")
+    rows = [{"seed": seed, "destinations": 2, "rank1_ms_p50": value} for seed, value in enumerate((1.9, 2.0, 2.1))]
+    assert judge_experiment(experiment, rows[:2])[0].numbers[0].interval is None
+    number = judge_experiment(experiment, rows)[0].numbers[0]
+    assert number.ours == pytest.approx(2.0)
+    assert number.interval == pytest.approx((2.0 - 4.303 * 0.1 / 3**0.5, 2.0 + 4.303 * 0.1 / 3**0.5))

@@ -157,7 +157,7 @@ def _measure_packets(
     received: dict[ProcessId, int] = dict.fromkeys(prepared.topology.servers, 0)
     for row in recorder.packets:
         message, source, target = row[0], int(str(row[2])), int(str(row[3]))
-        size, sent_ns = int(str(row[4])), int(str(row[5]))
+        size, sent_ns = int(str(row[4])) + prepared.network.overhead_bytes, int(str(row[5]))
         leaves = source in servers and target in servers and region_of[source] != region_of[target]
         is_steady = low <= sent_ns <= high
         if leaves and is_steady:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
 from amcast.figures.charts import (
     Axis,
@@ -18,6 +18,9 @@ from amcast.figures.charts import (
 )
 from amcast.lab.experiments.experiment import Experiment, Picture
 from amcast.lab.experiments.table import Row
+
+TIE: Final = 1.02
+"""A value up to so many times the least one is as good."""
 
 
 def draw_pictures(experiment: Experiment, rows: Sequence[Row]) -> list[Chart]:
@@ -69,8 +72,11 @@ def _draw_winners(name: str, picture: Picture, rows: Sequence[Row]) -> Chart:
 
 
 def _find_winner(values: dict[str, list[float]]) -> tuple[str, str]:
-    best = min(values, key=lambda label: fmean(values[label]))
-    return best, format_compact(fmean(values[best]))
+    """The line with the least mean; behind its number, how many others are within 2 % of it."""
+    means = {label: fmean(found) for label, found in values.items()}
+    best = min(means, key=lambda label: means[label])
+    ties = sum(mean <= TIE * means[best] for label, mean in means.items() if label != best)
+    return best, format_compact(means[best]) + (f" (+{ties})" if ties else "")
 
 
 def _draw_lines(name: str, picture: Picture, rows: Sequence[Row]) -> Chart:

@@ -6,14 +6,18 @@ rows are missing. Nothing is fitted: a check has its tolerance before a row is t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Any, Literal
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any, Final, Literal
 
 from amcast.kernel.errors import UsageError
 from amcast.lab.experiments.experiment import Check, Experiment, ExperimentClaim, ListedClaim
 from amcast.lab.experiments.table import Row
 
 ClaimVerdict = Literal["holds", "holds in part", "differs", "cannot be tested here", "not run"]
+MIN_SEEDS: Final = 3
+STUDENT_95: Final = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Student's t for a 95 % interval of the mean, from three seeds on; the last one serves for more, a little too wide."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class CheckedNumber:
     check: Check
     ours: float | None
     """None: rows are missing."""
+    interval: tuple[float, float] | None = None
+    """The 95 % confidence interval of the mean over seeds, with three or more of them."""
 
     @property
     def ratio(self) -> float | None:
@@ -47,6 +53,7 @@ class CheckedNumber:
             "tolerance": check.tolerance,
             "paper": check.paper,
             "ours": None if self.ours is None else round(self.ours, 4),
+            "interval": None if self.interval is None else [round(end, 4) for end in self.interval],
             "ratio": None if self.ratio is None else round(self.ratio, 3),
             "holds": self.holds,
         }
@@ -78,7 +85,10 @@ def judge_experiment(experiment: Experiment, rows: Sequence[Row]) -> list[Judged
 
 
 def judge_claim(experiment: Experiment, claim: ExperimentClaim, rows: Sequence[Row]) -> JudgedClaim:
-    numbers = tuple(CheckedNumber(check, _compute(experiment, check, rows)) for check in claim.checks)
+    numbers = tuple(
+        CheckedNumber(check, _compute(experiment, check, rows), _find_interval(experiment, check, rows))
+        for check in claim.checks
+    )
     verdicts = [number.holds for number in numbers]
     if None in verdicts:
         return JudgedClaim(claim.number, "not run", "", experiment.name, numbers)
@@ -116,6 +126,20 @@ def _compute(experiment: Experiment, check: Check, rows: Sequence[Row]) -> float
     if check.compare == "difference":
         return None if below is None else above - below
     return None if not below else above / below
+
+
+def _find_interval(experiment: Experiment, check: Check, rows: Sequence[Row]) -> tuple[float, float] | None:
+    """The check, computed for every seed by itself: how sure is its mean?"""
+    seeds = sorted({row["seed"] for row in rows if "seed" in row})
+    if len(seeds) < MIN_SEEDS or check.over != "mean":
+        return None
+    each = [_compute(experiment, check, [row for row in rows if row["seed"] == seed]) for seed in seeds]
+    known = [value for value in each if value is not None]
+    if len(known) < MIN_SEEDS:
+        return None
+    quantile = STUDENT_95[min(len(known), MIN_SEEDS + len(STUDENT_95) - 1) - MIN_SEEDS]
+    half = quantile * stdev(known) / sqrt(len(known))
+    return fmean(known) - half, fmean(known) + half
 
 
 def _combine(experiment: Experiment, check: Check, pattern: dict[str, Any], rows: Sequence[Row]) -> float | None:

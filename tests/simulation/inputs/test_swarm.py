@@ -33,7 +33,15 @@ def test_fields_of_the_plan_are_fixed() -> None:
         "topology": {"groups": 2, "replicas": 5, "clients": 3},
         "workload": {"messages": 7, "outstanding": 2, "destinations": 1, "payload": 9},
         "faults": {"profile": "recovery", "events": []},
-        "options": {"keep": 17, "confirmation_batch": 5, "consensus": "ring", "stamps": "all", "retry_ns": [7, 9]},
+        "options": {
+            "keep": 17,
+            "batch": 6,
+            "confirmation_batch": 5,
+            "consensus": "ring",
+            "stamps": "all",
+            "retry_ns": [7, 9],
+            "pace_ns": 3,
+        },
         "nodes": True,
         "gateways": True,
         "network": {"links": "fifo"},
@@ -85,6 +93,21 @@ def test_trees_of_groups_are_drawn() -> None:
     trees = [plan["options"]["edges"] for plan in draw("treecast", 200) if "edges" in plan["options"]]
     heights = [_measure_height(tree) for tree in trees]
     assert {1, 2, 3} <= set(heights)
+
+
+def test_messages_cross_in_many_ordered_groups() -> None:
+    def count_crossings(protocol: str, **values: Any) -> int:
+        return sum(
+            plan["topology"]["groups"] >= 4
+            and plan["workload"]["messages"] == 30
+            and plan["workload"]["outstanding"] == 8
+            and plan["workload"]["destinations"][0] == 2
+            for plan in draw(protocol, 100, **values)
+        )
+
+    assert count_crossings("flexcast") > 20
+    assert count_crossings("primcast") < 5, "its groups have no order"
+    assert not count_crossings("flexcast", topology={"groups": 3})
 
 
 def _measure_height(edges: list[list[int]]) -> int:

@@ -39,6 +39,8 @@ REQUEST_LOSSES: Final = frozenset({"links", "crash", "leave", "recovery", "amnes
 """Faults that may lose a request on its way. Clients of bare processes send each request once, and so do servers."""
 SERVER_SENDERS_SHARE: Final = 0.6
 """How many runs have servers that multicast, of those that may."""
+CROSSINGS_SHARE: Final = 0.35
+"""How many runs of protocols with an order of groups have many groups, and messages that cross there."""
 TREE_SHARE: Final = 0.6
 """How many runs draw a tree of groups, of those whose protocol has one."""
 
@@ -63,6 +65,7 @@ class Swarm:
             plan.setdefault(table, {})
         self._draw_workload(plan, random)
         self._draw_topology(plan, random)
+        self._draw_crossings(plan, make_stream(seed, "crossings"))
         claims = self._claims(plan)
         self._draw_order(plan, claims, make_stream(seed, "order"))
         self._draw_nodes(plan, claims, random)
@@ -109,6 +112,20 @@ class Swarm:
             groups = max(1, min(groups, most // replicas))
         _settle(topology, "groups", groups)
         _settle(topology, "clients", clients)
+
+    def _draw_crossings(self, plan: dict[str, Any], random: Random) -> None:
+        """Many groups in an order, and many messages to a few of them at the same time: only then does one group learn
+        from others, late, what precedes a message that it has spoken of already."""
+        given, workload, topology = self.values, plan["workload"], plan["topology"]
+        has_order = "order" in self.spec.config.__struct_fields__
+        is_open = not given.get("topology") and not given.get("workload") and not _given_faults(plan)
+        if not (has_order and is_open) or random.random() >= CROSSINGS_SHARE:
+            return
+        topology["replicas"] = random.choice((1, 1, 3))
+        topology["groups"] = 4 if topology["replicas"] > 1 else random.choice((4, 5, 6, 7))
+        topology["clients"] = 4
+        workload["messages"], workload["outstanding"] = 30, 8
+        workload["destinations"] = [2, random.choice((2, 2, 3))]
 
     def _claims(self, plan: dict[str, Any]) -> Claims:
         """The claims for groups of the drawn size."""

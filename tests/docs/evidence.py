@@ -215,7 +215,7 @@ def _render_gate() -> list[str]:
             " (`python -m tests.mutants.gate --results docs/evidence/gate.json`):"
             f" **{len(found)} of {len(findings)} found**, half of them by seed {median}, 90 % by seed {late}"
             + (f"; for {rest} of the {data['bugs']} bugs the search has not ended." if rest else ".")
-            + f" The digest of the searched source is {data['source']}."
+            + f" The digest of the searched source is {_name_sources(findings, data['source'])}."
         ),
         "",
         *_table(
@@ -226,6 +226,14 @@ def _render_gate() -> list[str]:
             ],
         ),
     ]
+
+
+def _name_sources(findings: list[dict[str, Any]], source: str) -> str:
+    """The digest of the searched source; of all of them, with their findings, where bugs were not looked for again."""
+    counts = Counter(one.get("source", source) for one in findings)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return "; that of ".join(f"{digest} for {count} of the findings" for digest, count in counts.most_common())
 
 
 def _render_coverage() -> list[str]:

@@ -6,7 +6,8 @@
     python -m tests.mutants.gate --results FILE     writes each finding to a file, and continues what is there
 
 Prints, for each bug, the first seed that found it and the judge: a rule of the monitors, a property of the checker,
-liveness, or an assertion of the protocol. Findings in a file count as long as the source is the same. Exit code 0:
+liveness, or an assertion of the protocol. Findings in a file count as long as the source is the same; those of another
+source stay there, with its digest, until their bugs have been looked for again. Exit code 0:
 every bug was found within its number of seeds; 1: not; 64: wrong use.
 """
 
@@ -18,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from tests.mutants.gate.bug import MOST_SEEDS
 from tests.mutants.gate.catalogue import BUGS
@@ -65,17 +67,22 @@ def main() -> int:
 
 def read_findings(file: Path) -> dict[str, Finding]:
     """Findings of an interrupted gate on the same source, by bug."""
-    data = json.loads(file.read_text()) if file.exists() else {}
-    if data.get("source") != digest_source():
-        return {}
-    rows = [row for row in data["findings"] if row["bug"] in BUGS]
+    rows = [row for row in read_rows(file) if row["source"] == digest_source()]
     return {row["bug"]: Finding(BUGS[row["bug"]], row["seed"], row["judge"], row["story"]) for row in rows}
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The findings of a file, of whatever source, for bugs that there are."""
+    data = json.loads(file.read_text()) if file.exists() else {"findings": []}
+    return [{"source": data["source"], **row} for row in data["findings"] if row["bug"] in BUGS]
 
 
 def write_findings(file: Path, findings: dict[str, Finding], seeds: int) -> None:
     """Writes what is certain: a bug that was not found within fewer seeds than it has is looked for again."""
+    source = digest_source()
     rows = [
         {
+            "source": source,
             "bug": one.bug.name,
             "protocol": one.bug.protocol,
             "module": one.bug.module,
@@ -87,8 +94,10 @@ def write_findings(file: Path, findings: dict[str, Finding], seeds: int) -> None
         for one in findings.values()
         if one.seed >= 0 or one.bug.most_seeds <= seeds
     ]
+    renewed = {row["bug"] for row in rows}
+    rows += [row for row in read_rows(file) if row["source"] != source and row["bug"] not in renewed]
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"source": digest_source(), "bugs": len(BUGS), "findings": rows}, indent=1) + "\n")
+    file.write_text(json.dumps({"source": source, "bugs": len(BUGS), "findings": rows}, indent=1) + "\n")
 
 
 def describe(finding: Finding) -> str:

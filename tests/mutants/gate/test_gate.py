@@ -3,10 +3,14 @@
 `python -m tests.mutants.gate` looks for all of them.
 """
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.mutants.gate.__main__ import read_findings, read_rows, write_findings
 from tests.mutants.gate.catalogue import BUGS
-from tests.mutants.gate.search import look_for, name_judge
+from tests.mutants.gate.search import Finding, look_for, name_judge
 
 FOUND_AT_ONCE = {
     "paxos-promise-before-its-persist": {"monitor: persist before send"},
@@ -54,3 +58,16 @@ def test_fuzzing_finds_a_planted_bug_at_once(name: str) -> None:
 )
 def test_judge_is_named_by_the_story(status: str, story: str, judge: str) -> None:
     assert name_judge(status, story) == judge
+
+
+def test_findings_of_another_source_stay_until_their_bugs_are_looked_for_again(tmp_path: Path) -> None:
+    first, second, third = sorted(BUGS)[:3]
+    old = [{"bug": name, "seed": 7, "judge": "world", "story": ""} for name in (first, second, "a bug that is gone")]
+    file = tmp_path / "gate.json"
+    file.write_text(json.dumps({"source": "older", "bugs": 3, "findings": old}))
+    assert read_findings(file) == {}
+    found = {name: Finding(BUGS[name], seed, "checker: P4", "P4: ...") for name, seed in ((second, 1), (third, -1))}
+    write_findings(file, found, 2000)
+    assert read_findings(file) == found
+    assert [(row["bug"], row["seed"]) for row in read_rows(file)] == [(second, 1), (third, -1), (first, 7)]
+    assert [row["source"] == "older" for row in read_rows(file)] == [False, False, True]

@@ -262,8 +262,8 @@ class World:
         starts and new folders."""
         self._cut_below: dict[Pair, int] = {}
         """By link: packets below this number were lost with an earlier incarnation."""
-        self._markers: set[MessageId] = set()
-        """The markers that were delivered."""
+        self._markers: dict[MessageId, bool] = {}
+        """The markers that were requested; whether each was delivered."""
         self._sent_ns: dict[MessageId, int] = {}
         self._states_due: list[tuple[ProcessId, int]] = []
         """Positions at which the applications of nodes are to take their states, at the end of the step."""
@@ -739,12 +739,13 @@ class World:
         if self.monitors is not None:
             self.monitors.hear_send(source, effect)
         size = len(self._encode(body)) if self._encode is not None else 0
+        about = self._drop_markers(body, effect.about) if self._wants_packets else effect.about
         if self.stale:
             targets = self._drop_stale_targets(source, effect, size)
         first = self._number + 1
         self._number += len(targets)
         self.packets += len(effect.targets)
-        self.scheduler.offer_packets(first, source, targets, body, effect.about, size)
+        self.scheduler.offer_packets(first, source, targets, body, about, size)
 
     def _drop_stale_targets(self, source: ProcessId, effect: Send, size: int) -> tuple[ProcessId, ...]:
         """The targets without those whose new incarnation the source has not learnt; its packets to these are lost."""
@@ -771,7 +772,7 @@ class World:
             )
         self.positions[process] = effect.position + 1
         self.deliveries += 1
-        if message.id not in self._markers and is_marker(message):
+        if is_marker(message) and not self._markers.get(message.id):
             self._record_marker(message)
         if self.keeps_history:
             self.history[process].append(message.id)
@@ -796,7 +797,7 @@ class World:
     def _record_marker(self, message: Message) -> None:
         """Counts the marker of a process without memory as a multicast, when it is first delivered: of unknown time,
         because the process may have lost its memory again since, and with it the marker."""
-        self._markers.add(message.id)
+        self._markers[message.id] = True
         self.undelivered[message.id] = set(self.topology.processes_of(message.destinations)) - self.absent
         self.undelivered_messages[message.id] = message
         if self.recorder is not None:
@@ -804,7 +805,18 @@ class World:
 
     @property
     def has_markers(self) -> bool:
-        return bool(self._markers)
+        return any(self._markers.values())
+
+    def _drop_markers(self, body: Body, about: About) -> About:
+        """What a body is about, without markers that nobody has delivered: nobody may ever, if the process that
+        requested one has lost its memory again. A trace counts a marker as a multicast when it is first delivered."""
+        if type(body) is Request and is_marker(body.message):
+            self._markers.setdefault(body.message.id, False)
+        if about is None or not self._markers:
+            return about
+        if not isinstance(about, tuple):
+            return about if self._markers.get(about, True) else None
+        return tuple([id for id in about if self._markers.get(id, True)]) or None
 
     def resolve(self, message: MessageId) -> None:
         """A client knows that its message is delivered."""

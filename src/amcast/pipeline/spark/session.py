@@ -120,6 +120,8 @@ def default_settings(master: str | None, ui: bool, log: Path, brief: bool = Fals
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": str(4 * cores) if local else "200",
         "spark.task.maxFailures": "4",
+        # MiB. A task carries its call: some hundred bytes for each row group that it reads.
+        "spark.rpc.message.maxSize": "1024",
     }
     if master is not None:
         chosen["spark.master"] = master
@@ -272,7 +274,7 @@ def describe_failure(error: Exception) -> str:
     if in_worker is not None:
         return f"a task ended with {in_worker[1][:300].rstrip(' .')}"
     for line in text.splitlines():
-        line = re.sub(r"^\S*(Exception|Error):\s*", "", line.strip())
+        line = re.sub(r"^\S*(Exception|Error):\s*", "", line.strip(" \t:"))
         if line and not line.startswith(("An error occurred while calling", "at ", "Traceback", "File ")):
             return line[:300].rstrip(" .;:")
     # A call that failed without a message: the JVM does not answer.

@@ -111,13 +111,13 @@ def measure_with_polars(folder: Path) -> Iterator[Work]:
 
     def summarize(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
         latency = c("latency")
-        shares = [latency.quantile(q, "higher").alias(f"p{q}") for q in (0.5, 0.9, 0.95, 0.99)]
+        shares = [latency.quantile(q, "equiprobable").alias(f"p{q}") for q in (0.5, 0.9, 0.95, 0.99)]
         spans = [latency.mean().alias("mean"), latency.min().alias("low"), latency.max().alias("high")]
         return frame.lazy().group_by(*keys).agg(pl.len(), *spans, *shares).collect(engine=flow)
 
     def work() -> float:
         at = scan("multicasts").select("at_ns").collect()["at_ns"]
-        low, high = at.quantile(0.1, "higher"), at.quantile(0.9, "higher")
+        low, high = at.quantile(0.1, "equiprobable"), at.quantile(0.9, "equiprobable")
         regions = scan("processes").select("process", "region", member="group").collect()
         sent = scan("multicasts").select(
             "message", "sender", "destinations", payload="bytes", sent_ns="at_ns", size=c("destinations").list.len(),

@@ -94,6 +94,15 @@ def test_disk_that_loses_writes_may_damage_the_folder_that_replaces_another() ->
         assert start(disk)[1] is None, (draw, cut)
 
 
+def test_operator_replaces_a_folder_in_spite_of_a_sync_that_fails() -> None:
+    disk = LogDisk(0, 4096, has_identity=True)
+    start(disk)
+    disk.crash(0)
+    disk.files.failing_syncs = 1
+    disk.replace(1)
+    assert start(disk) == ([], None)
+
+
 def test_unchecked_short_write_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = LogDisk(0, 4096)
     start(disk)

@@ -195,8 +195,10 @@ class LogDisk(Disk):
         self._is_rotten = self._is_behind = self._has_lost_writes = self.files.has_lost_writes
 
     def replace(self, incarnation: int) -> None:
-        """Prepares an empty folder in place of a lost one, for a start in this incarnation (`amcast replace`)."""
+        """Prepares an empty folder in place of a lost one, for a start in this incarnation (`amcast replace`). An
+        operator whom the disk fails tries again, or takes another one."""
         self.erase()
+        self.files.failing_syncs = 0
         write_identity(self.files, Identity(self._draw_folder(), incarnation - 1, is_lost=True))
 
     def allocate_client_id(self) -> str | None:

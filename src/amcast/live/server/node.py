@@ -59,8 +59,6 @@ COMPARE_DELIVERIES: Final = 1024
 """After so many deliveries the replicas of a service compare what they have answered."""
 ADMISSION_S: Final = 2.0
 """After so long without admission, a node prints that it waits."""
-STATE_S: Final = 2.0
-"""The same without the state of its group."""
 GC_THRESHOLD = 50_000
 """Collections are rare, because a node has many long-lived objects: frequent ones cost a tenth of the CPU."""
 _MALLOC: Final = {-1: 64 * MIB, -2: 4 * MIB, -3: 32 * MIB}
@@ -355,7 +353,7 @@ async def announce(runtime: ReplicaRuntime) -> None:
     if not await runtime.wait_admitted(ADMISSION_S) and not runtime.host.ended.done():
         print(f"{WAITING}: {'; '.join([runtime.status.admission_reason(), *runtime.status.advice()])}", flush=True)
         await runtime.admitted.wait()
-    if not await runtime.wait_for_state(STATE_S):
+    if not runtime.status.survey.has_state():
         print(f"{WAITING}: {'; '.join([*runtime.status.reasons_not_ready(), *runtime.status.advice()])}", flush=True)
         await runtime.wait_for_state()
     print(READY, flush=True)

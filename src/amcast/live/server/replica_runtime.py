@@ -11,7 +11,6 @@ both together through constructors:
 import asyncio
 import contextlib
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -174,15 +173,10 @@ class ReplicaRuntime:
                     await self.admitted.wait()
         return True
 
-    async def wait_for_state(self, timeout_s: float = math.inf) -> bool:
-        """Waits until the replica has its group's state; False if it has not in time."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+    async def wait_for_state(self) -> None:
+        """Waits until the replica has its group's state."""
         while not self.status.survey.has_state():
-            if loop.time() > deadline:
-                return False
             await asyncio.sleep(STATE_POLL_S)
-        return True
 
     async def _log_admission(self) -> None:
         """Logs why the replica does not take part, whenever the reason changes."""

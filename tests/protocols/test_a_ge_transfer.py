@@ -9,6 +9,7 @@ from amcast.protocols.a_ge.messages import GroupTransfer
 from amcast.protocols.catalogue import CATALOGUE
 from amcast.simulation.inputs.plan import parse_plan
 from amcast.simulation.simulate import Simulation
+from amcast.simulation.world.actions import Skew
 from amcast.trace.recorder import Recorder
 from tests.protocols.stage import Stage
 
@@ -56,6 +57,16 @@ def test_pace_gathers_messages_so_that_groups_exchange_fewer_packets(name: str) 
     _, paced = run(name, transfer="leader", pace_ns=5_000_000)
     assert by_members[GroupTimestamp.__name__] > 3 * 90
     assert sum(paced.values()) < sum(at_once.values()) / 2 < sum(by_members.values()) / 2
+
+
+def test_pace_is_ended_by_its_timer_although_the_clock_stands_still() -> None:
+    stage = Stage("basecast", groups=1, options={"pace_ns": 60_000_000_000})
+    stage.multicast(0, 0)
+    stage.step_until(lambda: stage.protocol(0).position == 1)
+    stage.apply(Skew(0, -3_600_000_000_000))
+    stage.multicast(1, 0)
+    stage.finish()
+    stage.check()
 
 
 @pytest.mark.parametrize("victim", [0, 3])

@@ -101,9 +101,8 @@ class TimestampedGroup(Process):
         self._led_ballot = 0
         """The ballot for which `_start_leading` ran."""
         self._timer_set = False
-        self._last_proposal_ns = -config.pace_ns
-        self._pace_set = False
-        """Whether a timer ends the wait for the next proposal."""
+        self._is_pacing = False
+        """Whether the last proposal is too recent for another one; a timer ends this."""
 
     # Decisions of the protocols
 
@@ -181,7 +180,7 @@ class TimestampedGroup(Process):
             self._paxos.handle_timeout()
             return
         if name == PACE:
-            self._pace_set = False
+            self._is_pacing = False
             return
         self._timer_set = False
         self._forward_requests()
@@ -206,20 +205,18 @@ class TimestampedGroup(Process):
         if self._led_ballot != self._paxos.ballot:
             self._led_ballot = self._paxos.ballot
             self._start_leading()
-        if self._has_proposals() and not self._must_wait():
+        if self._has_proposals() and not self._is_pacing:
             entries = self._make_proposals()
             if entries:
-                self._last_proposal_ns = self.now
                 self._paxos.propose(tuple(entries))
+                self._start_pacing()
 
-    def _must_wait(self) -> bool:
-        """Whether the last proposal is too recent for another one; a timer ends the wait."""
-        self._last_proposal_ns = min(self._last_proposal_ns, self.now)
-        left = self._last_proposal_ns + self._config.pace_ns - self.now
-        if left > 0 and not self._pace_set:
-            self._pace_set = True
-            self.set_timer(PACE, (left, left))
-        return left > 0
+    def _start_pacing(self) -> None:
+        """Makes the next proposal wait. A timer ends that, and not the clock, which stands still after it was put back."""
+        pace_ns = self._config.pace_ns
+        if pace_ns:
+            self._is_pacing = True
+            self.set_timer(PACE, (pace_ns, pace_ns))
 
     def _drop_proposals(self) -> None:
         """Another member leads. `_start_leading` computes the proposals again if this member ever does."""
@@ -549,8 +546,7 @@ class TimestampedGroup(Process):
             tuple(self._unproposed_finals),
             self._led_ballot,
             self._timer_set,
-            self._last_proposal_ns,
-            self._pace_set,
+            self._is_pacing,
         )
 
     def restore(self, state: State) -> None:
@@ -566,5 +562,4 @@ class TimestampedGroup(Process):
         self._unproposed_finals = dict.fromkeys(state.unproposed_finals)
         self._led_ballot = state.led_ballot
         self._timer_set = state.timer_set
-        self._last_proposal_ns = state.last_proposal_ns
-        self._pace_set = state.pace_set
+        self._is_pacing = state.is_pacing

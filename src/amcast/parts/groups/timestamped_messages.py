@@ -120,8 +120,7 @@ class TimestampState(State, frozen=True):
     unproposed_finals: tuple[MessageId, ...]
     led_ballot: int
     timer_set: bool
-    last_proposal_ns: int
-    pace_set: bool
+    is_pacing: bool
 
 
 TIMESTAMP_BODIES: tuple[type[Body], ...] = (GroupTimestamp, FinalStored, FinalQuery, FinalReply, RingAccept)

@@ -169,8 +169,9 @@ def answer_held(gateway: Gateway, begin: int, held_ns: int, number: int, is_loca
         copy = make_gateway()
         copy.restore(gateway.snapshot())
         assert copy.snapshot() == gateway.snapshot()
-        gateway.step(replies_to(bundle, destinations), begin + answer_ns)
-    return begin + FAR_NS
+        begin += answer_ns
+        gateway.step(replies_to(bundle, destinations), begin)
+    return begin
 
 
 def find_pause(gateway: Gateway, now: int) -> int:

@@ -88,6 +88,18 @@ def test_gateway_rests_while_all_messages_wait_for_their_pace() -> None:
     assert gateway.rest_until_ns == 0
 
 
+def test_pace_ends_with_its_timer_although_the_clock_stands_still() -> None:
+    gateway = make_gateway()
+    for client in (6, 7):
+        gateway.add(make_message(client, 0))
+    (bundle,) = bundles_in(gateway.step([], 0))
+    gateway.step(replies_to(bundle), 1 * MILLISECOND)
+    gateway.add(make_message(6, 1))
+    assert bundles_in(gateway.step([], 2 * MILLISECOND)) == []
+    gateway.expire_pace_timer()
+    assert len(bundles_in(gateway.step([], 2 * MILLISECOND))) == 1, "the clock was put back"
+
+
 def test_lone_client_never_waits() -> None:
     gateway = make_gateway()
     for sequence, now in enumerate((0, 4000, 8000)):

@@ -212,7 +212,7 @@ class TimestampedGroup(Process):
                 self._start_pacing()
 
     def _start_pacing(self) -> None:
-        """Makes the next proposal wait. A timer ends that, and not the clock, which stands still after it was put back."""
+        """Makes the next proposal wait. A timer ends that, not the clock, which stands still after it was put back."""
         pace_ns = self._config.pace_ns
         if pace_ns:
             self._is_pacing = True

@@ -91,6 +91,12 @@ class Gateway:
         self._paces: dict[Groups, BundlePace] = {}
         self._timer_ns = 0
         """When PACE_TIMER expires; 0 if it is not set."""
+        self._timer_set_ns = 0
+        """When it was set, by the clock."""
+        self._expired_ns = 0
+        """When it should have expired, in a step before which it did."""
+        self._now = 0
+        """The local time. The clock is behind it if it was put back and stands still while timers expire."""
         self.rest_until_ns = 0
         """When the first gathered messages need not wait for their pace any longer; 0 if none wait for it."""
         self._resubmits: list[Event] = []
@@ -187,13 +193,16 @@ class Gateway:
 
     def expire_pace_timer(self) -> None:
         """The timer PACE_TIMER expired: gathered messages may leave with the next step."""
-        self._timer_ns = 0
+        self._expired_ns, self._timer_ns = self._timer_ns, 0
         self.has_work = bool(self.gathered)
 
     # Steps
 
     def step(self, events: list[Event], now: int) -> list[Effect]:
         """Steps the gateway at the end of a node's step: gives events to its session and bundles gathered messages."""
+        clock, has_stood_still = now, now <= self._timer_set_ns
+        now = self._now = max(now, self._now, self._expired_ns if has_stood_still else 0)
+        self._expired_ns = 0
         self.has_work = False
         self.rest_until_ns = 0
         effects: list[Effect] = []
@@ -205,7 +214,7 @@ class Gateway:
             effects += self._acknowledge(self.session.step(events, now), now)
             events = self._make_bundles(now)
         if self.gathered:
-            self._arm_pace_timer(now, effects)
+            self._arm_pace_timer(now, clock, effects)
         for groups in self.gathered:
             self._gathering_since_ns.setdefault(groups, now)
         if self.gathered and not self._is_gather_armed:
@@ -215,14 +224,14 @@ class Gateway:
             effects.append(SetTimer(GATHER_TIMER, max(low - waited_ns, 1), max(high - waited_ns, 1)))
         return effects
 
-    def _arm_pace_timer(self, now: int, effects: list[Effect]) -> None:
+    def _arm_pace_timer(self, now: int, clock: int, effects: list[Effect]) -> None:
         """Sets the timer for the first gathered messages that wait for their pace alone, unless it expires before."""
         waits = [self._wait_ns(groups, now) for groups in self.gathered]
         wait_ns = min((wait for wait in waits if wait), default=0)
         if all(waits):
             self.rest_until_ns = now + wait_ns
         if wait_ns and (not self._timer_ns or now + wait_ns < self._timer_ns):
-            self._timer_ns = now + wait_ns
+            self._timer_ns, self._timer_set_ns = now + wait_ns, clock
             effects.append(SetTimer(PACE_TIMER, wait_ns, wait_ns))
 
     def _wait_ns(self, groups: Groups, now: int) -> int:
@@ -364,6 +373,8 @@ class Gateway:
             self._timer_ns,
             tuple(sorted(self._gathering_since_ns.items())),
             tuple(sorted(self._delivered_ns.items())),
+            self._timer_set_ns,
+            self._now,
         )
 
     def restore(self, state: GatewayState) -> None:
@@ -389,5 +400,6 @@ class Gateway:
         self._timer_ns = state.timer_ns
         self._gathering_since_ns = dict(state.gathering_since_ns)
         self._delivered_ns = dict(state.delivered_ns)
+        self._timer_set_ns, self._now = state.timer_set_ns, state.now_ns
         self.session = self._make_session()
         self.session.restore(state.session)

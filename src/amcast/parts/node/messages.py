@@ -263,6 +263,8 @@ class GatewayState(State, frozen=True):
     timer_ns: int = 0
     gathering_since_ns: tuple[tuple[tuple[GroupId, ...], int], ...] = ()
     delivered_ns: tuple[tuple[MessageId, int], ...] = ()
+    timer_set_ns: int = 0
+    now_ns: int = 0
 
 
 class RealTimeConfig(Config, frozen=True):

@@ -96,6 +96,8 @@ BAD: dict[str, str] = {
     "simulate --out": "run",
     "diff --out": "s3://bucket/x",
     "reproduce --folder": "no/such/folder",
+    "reproduce --html": "no/such/folder/page.html",
+    "advise --live": ".",
 }
 """By option, or by command and option: a value that makes no sense."""
 

@@ -77,12 +77,12 @@ def test_tracer_sees_what_runs(tmp_path: Path, restored_trace: None) -> None:
 
 
 def test_measured_seeds_add_to_an_earlier_result(restored_trace: None) -> None:
-    first = measure(["ring"], range(1), None, until=float("inf"))
-    assert first["seeds"] == {"ring": "0"}
+    first = measure(["ring"], range(1, 2), None, until=float("inf"))
+    assert first["seeds"] == {"ring": "1"}
     assert 500 < first["reached"] < first["lines"]
     assert first["lines"] - first["reached"] == len(first["missed"])
-    second = measure(["ring"], range(2), first, until=float("inf"))
-    assert second["seeds"] == {"ring": "0..1"}
+    second = measure(["ring"], range(1, 3), first, until=float("inf"))
+    assert second["seeds"] == {"ring": "1..2"}
     assert {tuple(line) for line in second["missed"]} <= {tuple(line) for line in first["missed"]}
 
 

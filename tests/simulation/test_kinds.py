@@ -46,7 +46,14 @@ OLDER_COPY = [
 ]
 """A node restarts with an older copy of its data folder, and once more when its group has told it."""
 CHANGE = {"at_ns": 10 * MS, "do": "change", "group": 0, "add": NEWCOMER}
-RARE_OPTIONS = {"keep": 2, "consensus": "ring", "confirmation_batch": 1, "flush_every": 2, "proposes_early": True}
+RARE_OPTIONS = {
+    "keep": 2,
+    "consensus": "ring",
+    "confirmation_batch": 1,
+    "flush_every": 2,
+    "proposes_early": True,
+    "transfer": "leader",
+}
 """Options under which logs are trimmed at once and every optional path is taken, where a protocol has them."""
 
 NEVER_SENT = {"basecast": {"FinalQuery", "FinalReply"}, "a-ge-star": {"FinalQuery", "FinalReply"}}

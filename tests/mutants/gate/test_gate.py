@@ -16,10 +16,13 @@ FOUND_AT_ONCE = {
     "paxos-promise-before-its-persist": {"monitor: persist before send"},
     "primcast-epoch-takes-the-first-clock": {"monitor: promises heard", "monitor: ballot's clock"},
     "real-time-answers-when-every-destination-has-delivered": {"checker: P9", "monitor: closed deliveries"},
-    "reads-confirmed-by-too-few": {"monitor: reads"},
     "replicated-checkpoint-forgets-what-is-ordered": {"monitor: restart"},
     "whitebox-checkpoint-forgets-the-clock": {"monitor: restart", "monitor: nothing forgotten"},
-    "membership-without-doubt": {"monitor: majority of others", "monitor: nothing forgotten", "monitor: one value"},
+    "primcast-membership-without-doubt": {
+        "monitor: majority of others",
+        "monitor: nothing forgotten",
+        "monitor: one value",
+    },
 }
 """Bugs that the first few seeds find, and the judges that can."""
 

@@ -247,7 +247,6 @@ def test_repair_timer_runs_while_messages_are_pending_and_requests_overdue_ones(
     for id in range(MAX_REQUESTS + 1):
         member.on_request(Message(id, 5, (0,)))
     assert any(isinstance(effect, SetTimer) for effect in member.step((), 0))
-    assert not sent_bodies(member.step([Timer(REPAIR_TIMER)], 0)), "the message is not overdue yet"
     first, *requests = sent_bodies(member.step([Timer(REPAIR_TIMER)], 0))
     assert first == Position(0, True)
     assert requests == [RequestMessage(id) for id in range(MAX_REQUESTS)]
@@ -258,6 +257,18 @@ def test_repair_timer_runs_while_messages_are_pending_and_requests_overdue_ones(
     assert helpers == {(0,), (2,), (3,), (4,)}, "every member is asked in turn"
     member._pending.clear()
     assert not any(isinstance(effect, SetTimer) for effect in member.step([Timer(REPAIR_TIMER)], 0))
+
+
+def test_repair_requests_what_was_pending_when_its_timer_was_set() -> None:
+    member, _ = start_member(1)
+    member.on_request(Message(0, 5, (0,)))
+    member.step((), 0)
+    member.on_request(Message(1, 5, (0,)))
+    member.step((), 0)
+    _, *requests = sent_bodies(member.step([Timer(REPAIR_TIMER)], 0))
+    assert requests == [RequestMessage(0)]
+    _, *requests = sent_bodies(member.step([Timer(REPAIR_TIMER)], 0))
+    assert requests == [RequestMessage(0), RequestMessage(1)]
 
 
 def test_adopted_prefix_replaces_obligations_and_needs_a_checkpoint() -> None:

@@ -895,7 +895,7 @@ class PrimCast(LeaderGroupMember[PendingMulticast]):
             pending.patience = 0
             message = pending.message
             if message is not None:
-                self.note("hurried", message.id)
+                self.note("spread", message.id)
                 others = tuple([one for one in self.topology.processes_of(message.destinations) if one != self.me])
                 self._send_after_persist(others, Start(message), message.id)
 
